@@ -1,0 +1,1 @@
+//! Decoder of engine KV events.

@@ -1,0 +1,1 @@
+//! Per-source state: engine events to index operations.

@@ -1,0 +1,1 @@
+//! Chat templates, rendered as transformers renders them.

@@ -1,0 +1,1 @@
+//! Exact tokenization over a compiled artifact.

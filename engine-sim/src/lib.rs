@@ -1,0 +1,1 @@
+//! engine-sim as a library.

@@ -1,0 +1,2 @@
+//! engine-sim.
+fn main() {}

@@ -1,0 +1,1 @@
+//! host-shim as a library.

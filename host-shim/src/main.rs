@@ -1,0 +1,2 @@
+//! host-shim.
+fn main() {}
