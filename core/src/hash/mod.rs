@@ -51,6 +51,12 @@ impl BlockHash {
 pub struct BlockSize(NonZeroU16);
 
 impl BlockSize {
+    /// vLLM's default on GPUs.
+    pub const SIXTEEN: BlockSize = match NonZeroU16::new(16) {
+        Some(tokens) => BlockSize(tokens),
+        None => BlockSize(NonZeroU16::MIN),
+    };
+
     /// `None` if `tokens` is 0 or above 65,535.
     pub fn new(tokens: u32) -> Option<BlockSize> {
         u16::try_from(tokens).ok().and_then(NonZeroU16::new).map(BlockSize)
@@ -156,4 +162,67 @@ fn pair(a: u64, b: u64) -> u64 {
     left.copy_from_slice(&a.to_le_bytes());
     right.copy_from_slice(&b.to_le_bytes());
     xxh3_64_with_seed(&bytes, SEED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    /// Known answers: python-xxhash 4.1.0 (libxxhash 0.8.x) over the formula of the module, token i = (7919 i² + 13)
+    /// mod 151,936.
+    const GOLDEN: [(u32, usize, &[u64]); 4] = [
+        (4, 10, &[0x5085_e528_d420_6fdc, 0x4abb_d0a0_e0c8_d248]),
+        (16, 40, &[0xaaae_37fe_6593_1381, 0xccc4_6ff4_94fc_900e]),
+        (64, 200, &[0x4a61_8e16_bf99_966e, 0x2620_77bc_182f_0ce9, 0x1779_064f_be9f_71f3]),
+        (1, 2, &[0x569d_c0c4_6605_193b, 0x76fc_7b01_5982_226b]),
+    ];
+
+    fn tokens(count: usize) -> Vec<u32> {
+        (0..count as u32).map(|i| (i * i * 7919 + 13) % 151_936).collect()
+    }
+
+    #[test]
+    fn known_answers() {
+        for (block_size, count, hashes) in GOLDEN {
+            let chain = chain(&tokens(count), BlockSize::new(block_size).unwrap(), &Namespace::empty());
+            assert_eq!(chain, hashes.iter().copied().map(BlockHash).collect::<Vec<_>>(), "block size {block_size}");
+        }
+    }
+
+    #[test]
+    fn a_block_by_itself_is_the_chain_s_block() {
+        let (tokens, size) = (tokens(40), BlockSize::SIXTEEN);
+        let chain = chain(&tokens, size, &Namespace::empty());
+        assert_eq!(BlockHash::of_block(None, &tokens[..16]), chain[0]);
+        assert_eq!(BlockHash::of_block(Some(chain[0]), &tokens[16..32]), chain[1]);
+    }
+
+    #[test]
+    fn namespaces_separate_chains() {
+        let salt = Namespace::empty().with_cache_salt("salt");
+        let four = BlockSize::new(4).unwrap();
+        // Known answers as above, namespace = 01 | length as u64 LE | "salt".
+        assert_eq!(salt.apply(None), Some(BlockHash(0xaa2d_e0b2_cf31_af10)));
+        assert_eq!(chain(&[1, 2, 3, 4], four, &salt), [BlockHash(0xac1f_17eb_2815_b86e)]);
+
+        let others = [
+            Namespace::empty(),
+            Namespace::empty().with_cache_salt("sal"),
+            Namespace::empty().with_content(b"salt"),
+            Namespace::empty().with_cache_salt("sa").with_cache_salt("lt"),
+        ];
+        for other in others {
+            assert_ne!(chain(&[1, 2, 3, 4], four, &other), chain(&[1, 2, 3, 4], four, &salt));
+        }
+        assert_eq!(Namespace::empty().apply(Some(BlockHash(9))), Some(BlockHash(9)));
+    }
+
+    #[test]
+    fn block_sizes_have_a_range() {
+        assert_eq!(BlockSize::new(0), None);
+        assert_eq!(BlockSize::new(65_536), None);
+        assert_eq!(BlockSize::new(65_535).map(BlockSize::tokens), Some(65_535));
+    }
 }
