@@ -1,0 +1,31 @@
+//! Free ports on loopback.
+//!
+//! Taken below the kernel's ephemeral range (32768 and up on Linux): a port of that range may become the local end of
+//! some connection between the moment it was found free and the moment a server binds it.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyhow::{Result, bail};
+
+const FIRST: u16 = 20_000;
+const COUNT: u16 = 12_000;
+
+/// A port that nothing listens on and that this process has not handed out before.
+pub fn free() -> Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Processes that run side by side begin at different places.
+    let start = (std::process::id() % 200) as u16 * (COUNT / 200);
+    for _ in 0..COUNT {
+        let port = FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
+        if is_free(port) {
+            return Ok(port);
+        }
+    }
+    bail!("no free port on 127.0.0.1 between {FIRST} and {}", FIRST + COUNT)
+}
+
+/// Whether `port` can be bound on loopback.
+pub fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
+}

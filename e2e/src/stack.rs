@@ -1,0 +1,136 @@
+//! Everything at once: engines, host-shim, Envoy.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::engine::{self, Engine};
+use crate::envoy::Envoy;
+use crate::host_shim::{HostShim, Replica};
+use crate::manifest::{Settings, Variant};
+use crate::ports;
+use crate::process::path_from;
+use crate::wait::{PATIENCE, until};
+use crate::workdir::Workdir;
+
+/// The model's name in all runs with engine-sims.
+pub const MODEL: &str = "demo";
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub engines: usize,
+    /// More arguments of engine-sim.
+    pub engine_arguments: Vec<String>,
+    /// Envoy's worker threads.
+    pub concurrency: u32,
+    /// Envoy's port; `None` for a free one.
+    pub envoy_port: Option<u16>,
+    pub variant: Variant,
+    /// Whether host-shim runs when Envoy starts.
+    pub host_shim: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            engines: 3,
+            engine_arguments: Vec::new(),
+            concurrency: 2,
+            envoy_port: None,
+            variant: Variant::Body,
+            host_shim: true,
+        }
+    }
+}
+
+/// Running processes. Fields are dropped in order: Envoy first, the directory with the logs last.
+#[derive(Debug)]
+pub struct Stack {
+    pub envoy: Envoy,
+    pub host_shim: HostShim,
+    pub engines: Vec<Engine>,
+    pub client: Client,
+    dir: Workdir,
+}
+
+impl Stack {
+    /// Starts all and waits until the plugin gives hints (where it can: with host-shim and the filter in place).
+    pub async fn start(options: &Options) -> Result<Stack> {
+        let dir = Workdir::new()?;
+        let replicas =
+            (0..options.engines).map(|_| Engine::ports(false)).collect::<Result<Vec<Replica>>>()?;
+        let engines = engine::start_sims(&replicas, &options.engine_arguments, dir.path()).await?;
+        let host_shim = HostShim::new(MODEL, &engine::demo_model(), &replicas, &dir)?;
+        Stack::assemble(options, engines, host_shim, dir).await
+    }
+
+    /// Puts host-shim and Envoy in front of engines that run already.
+    pub async fn assemble(
+        options: &Options,
+        engines: Vec<Engine>,
+        mut host_shim: HostShim,
+        dir: Workdir,
+    ) -> Result<Stack> {
+        if options.host_shim {
+            host_shim.start().await?;
+        }
+        let settings = Settings {
+            listener: options.envoy_port.map_or_else(ports::free, Ok)?,
+            admin: ports::free()?,
+            host_shim: host_shim.grpc_port(),
+            replicas: engines.iter().map(|engine| engine.replica().http).collect(),
+            plugin: path_from("INFERENCE_CACHE_PLUGIN")?,
+            variant: options.variant,
+        };
+        let envoy = Envoy::start(settings, options.concurrency, &dir).await?;
+        let client = Client::new(envoy.url())?;
+        let mut stack = Stack { envoy, host_shim, engines, client, dir };
+        if options.host_shim && options.variant != Variant::NoPlugin {
+            stack.ready(MODEL).await?;
+        }
+        Ok(stack)
+    }
+
+    /// Waits until every worker's VM holds the model. Asked with prompts shorter than a block: they leave nothing in
+    /// any cache or index.
+    pub async fn ready(&mut self, model: &str) -> Result<()> {
+        // Connections spread over the workers at random; this many in a row have met all of them (four workers: all
+        // but once in a million).
+        const IN_A_ROW: u32 = 48;
+        let body = json!({"model": model, "prompt": "a", "max_tokens": 1});
+        let mut in_a_row = 0;
+        let ready = until("hints from the plugin", PATIENCE, async || {
+            while in_a_row < IN_A_ROW {
+                match self.client.completion(&body).await {
+                    Ok(answer) if answer.status == 200 && answer.hint.hashed() => in_a_row += 1,
+                    _ => {
+                        in_a_row = 0;
+                        return None;
+                    }
+                }
+            }
+            Some(())
+        });
+        let waited = ready.await;
+        waited.with_context(|| self.dir.logs())
+    }
+
+    /// Waits until what the engines have published so far is in every worker's index.
+    pub async fn settle(&self) {
+        // Generous against the usual few tens of milliseconds: a prediction made too early would be counted as wrong.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+
+    /// Ends with an error if any of the processes ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.envoy.check()?;
+        self.host_shim.check()
+    }
+
+    pub fn dir(&self) -> &Workdir {
+        &self.dir
+    }
+}
