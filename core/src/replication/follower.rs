@@ -312,3 +312,168 @@ impl Operation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn directory(replicas: &[u32]) -> proto::Directory {
+        let replica = |&id: &u32| proto::Replica {
+            id,
+            name: format!("engine-{id}"),
+            address: format!("127.0.0.1:{id}"),
+            tenant: "default".into(),
+            model: "m".into(),
+            ..Default::default()
+        };
+        proto::Directory {
+            replicas: replicas.iter().map(replica).collect(),
+            scopes: vec![proto::Scope {
+                id: 1,
+                tenant: "default".into(),
+                model: "m".into(),
+                hash_scheme: crate::hash::SCHEME.into(),
+                adapter: String::new(),
+            }],
+            ..Default::default()
+        }
+    }
+
+    fn blocks(replica: u32, hashes: &[u64]) -> proto::Blocks {
+        proto::Blocks { scope: 1, replica, tier: proto::Tier::T1 as i32, age_s: 0, hashes: hashes.to_vec() }
+    }
+
+    fn stored(replica: u32, hashes: &[u64]) -> proto::Op {
+        proto::Op { op: Some(op::Op::Stored(blocks(replica, hashes))) }
+    }
+
+    fn removed(replica: u32, hashes: &[u64]) -> proto::Op {
+        proto::Op { op: Some(op::Op::Removed(blocks(replica, hashes))) }
+    }
+
+    fn send(follower: &mut Follower, epoch: u64, base_seq: u64, seq: u64, body: Body) {
+        follower.receive(frame::seal(epoch, base_seq, seq, body).encode_to_vec()).unwrap();
+    }
+
+    fn send_snapshot(follower: &mut Follower, epoch: u64, seq: u64, chunks: Vec<proto::Blocks>, entries: u64) {
+        let begin = proto::SnapshotBegin { protocol_version: 1, directory: Some(directory(&[1, 2])) };
+        send(follower, epoch, seq, seq, Body::SnapshotBegin(begin));
+        for blocks in chunks {
+            send(follower, epoch, seq, seq, Body::SnapshotChunk(proto::SnapshotChunk { blocks: vec![blocks] }));
+        }
+        send(follower, epoch, seq, seq, Body::SnapshotEnd(proto::SnapshotEnd { entries }));
+    }
+
+    fn delta(ops: Vec<proto::Op>) -> Body {
+        Body::Delta(proto::Delta { directory: None, ops })
+    }
+
+    fn run(follower: &mut Follower, slice: usize) -> Result<(), ReplicationError> {
+        while follower.work(slice, 100)? == Progress::More {}
+        Ok(())
+    }
+
+    fn held(follower: &Follower) -> Vec<(u64, u32)> {
+        let mut held: Vec<_> = follower.index().iter().map(|(_, hash, replica)| (hash.0, replica.0)).collect();
+        held.sort_unstable();
+        held
+    }
+
+    fn followed(slice: usize) -> Follower {
+        let mut follower = Follower::new(1000);
+        send_snapshot(&mut follower, 9, 5, vec![blocks(1, &[1, 2, 3]), blocks(2, &[1])], 4);
+        send(&mut follower, 9, 5, 6, delta(vec![stored(2, &[2]), removed(1, &[3]), stored(1, &[4])]));
+        run(&mut follower, slice).unwrap();
+        follower
+    }
+
+    #[test]
+    fn snapshot_then_deltas_in_slices_of_any_size() {
+        for slice in 1..12 {
+            let follower = followed(slice);
+            assert_eq!(follower.position(), Position { epoch: 9, seq: 6 });
+            assert_eq!(held(&follower), [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)], "slice {slice}");
+        }
+    }
+
+    #[test]
+    fn the_old_state_serves_until_the_snapshot_is_complete() {
+        let mut follower = followed(100);
+        let before = held(&follower);
+        let begin = proto::SnapshotBegin { protocol_version: 1, directory: Some(directory(&[1])) };
+        send(&mut follower, 10, 1, 1, Body::SnapshotBegin(begin));
+        send(&mut follower, 10, 1, 1, Body::SnapshotChunk(proto::SnapshotChunk { blocks: vec![blocks(1, &[7])] }));
+        run(&mut follower, 3).unwrap();
+        assert_eq!((held(&follower), follower.position().epoch), (before, 9));
+        send(&mut follower, 10, 1, 1, Body::SnapshotEnd(proto::SnapshotEnd { entries: 1 }));
+        run(&mut follower, 3).unwrap();
+        assert_eq!((held(&follower), follower.position()), (vec![(7, 1)], Position { epoch: 10, seq: 1 }));
+    }
+
+    #[test]
+    fn a_frame_twice_is_a_frame_once_and_a_gap_is_an_error() {
+        let mut follower = followed(100);
+        let before = held(&follower);
+        send(&mut follower, 9, 5, 6, delta(vec![removed(1, &[1])]));
+        run(&mut follower, 100).unwrap();
+        assert_eq!(held(&follower), before);
+        for (epoch, base_seq) in [(9, 7), (8, 6)] {
+            send(&mut follower, epoch, base_seq, base_seq + 1, delta(vec![removed(1, &[1])]));
+            assert!(matches!(run(&mut follower, 100), Err(ReplicationError::Gap { .. })));
+            assert_eq!(held(&follower), before);
+        }
+    }
+
+    #[test]
+    fn a_delta_cut_in_the_middle_is_repeated() {
+        let mut follower = followed(100);
+        let next = || delta(vec![stored(1, &[20, 21, 22]), removed(1, &[1, 2])]);
+        send(&mut follower, 9, 6, 7, next());
+        assert_eq!(follower.work(2, 100), Ok(Progress::More));
+        follower.disconnected();
+        assert_eq!(follower.position().seq, 6);
+        send(&mut follower, 9, 6, 7, next());
+        run(&mut follower, 100).unwrap();
+        assert_eq!(held(&follower), [(1, 2), (2, 2), (4, 1), (20, 1), (21, 1), (22, 1)]);
+    }
+
+    #[test]
+    fn broken_snapshots_change_nothing() {
+        let mut follower = followed(100);
+        let before = held(&follower);
+        send_snapshot(&mut follower, 10, 1, vec![blocks(1, &[7])], 2);
+        assert_eq!(run(&mut follower, 100), Err(ReplicationError::Incomplete { announced: 2, received: 1 }));
+        send(&mut follower, 10, 1, 1, Body::SnapshotChunk(proto::SnapshotChunk::default()));
+        assert!(matches!(run(&mut follower, 100), Err(ReplicationError::Gap { .. })));
+        let begin = proto::SnapshotBegin { protocol_version: 99, directory: None };
+        send(&mut follower, 10, 1, 1, Body::SnapshotBegin(begin));
+        assert_eq!(run(&mut follower, 100), Err(ReplicationError::Version(99)));
+        follower.receive(b"garbage".to_vec()).unwrap();
+        assert_eq!(run(&mut follower, 100), Err(ReplicationError::Malformed("frame")));
+        assert_eq!(held(&follower), before);
+    }
+
+    #[test]
+    fn a_replica_that_leaves_the_directory_takes_its_entries_along() {
+        let mut follower = followed(100);
+        let change = proto::Delta { directory: Some(directory(&[2])), ops: vec![stored(1, &[8]), stored(2, &[9])] };
+        send(&mut follower, 9, 6, 7, Body::Delta(change));
+        run(&mut follower, 100).unwrap();
+        assert_eq!(held(&follower), [(1, 2), (2, 2), (9, 2)]);
+        assert_eq!(follower.dropped(), 1);
+    }
+
+    #[test]
+    fn the_budget_and_the_queue_are_bounded() {
+        let mut follower = Follower::new(2);
+        send_snapshot(&mut follower, 9, 5, vec![blocks(1, &[1, 2, 3])], 3);
+        run(&mut follower, 100).unwrap();
+        assert_eq!((follower.index().entries(), follower.dropped()), (2, 1));
+        follower.receive(vec![0; MAX_WAITING]).unwrap();
+        assert_eq!(follower.receive(vec![0]), Err(ReplicationError::Overflow(MAX_WAITING)));
+        assert_eq!(follower.work(1, 0), Ok(Progress::Idle));
+    }
+}
