@@ -1,1 +1,16 @@
-//! engine-sim as a library.
+//! A stand-in engine for demo and tests: no model, but the prefix cache, the scheduler, the KV events, the OpenAI
+//! endpoints and the metrics of vLLM.
+//!
+//! It is faithful where routing can tell: which tokens are cached, what is announced in which order and in which bytes
+//! (checked against recordings of the real engine, `tests/recorded.rs`), `cached_tokens`, and that cached tokens and
+//! small batches are faster. Answers are pseudo words, the same for the same prompt.
+//!
+//! [`scheduler`] over [`block_pool`] is the engine without a clock.
+
+pub mod block_pool;
+pub mod config;
+pub mod events;
+pub mod scheduler;
+mod sequence;
+
+pub use sequence::{Request, RequestId};

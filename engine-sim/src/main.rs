@@ -1,2 +1,1 @@
-//! engine-sim.
 fn main() {}
