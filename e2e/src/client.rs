@@ -129,7 +129,8 @@ impl Answer {
         // Chat has the ids beside the choices, completions in each choice.
         for ids in [&event["prompt_token_ids"], &choice["prompt_token_ids"]] {
             if let Some(ids) = ids.as_array() {
-                self.prompt_token_ids = Some(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect());
+                self.prompt_token_ids =
+                    Some(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect());
             }
         }
     }
@@ -137,7 +138,8 @@ impl Answer {
 
 impl Hint {
     fn from_headers(headers: &HeaderMap) -> Hint {
-        let text = |name: &str| Some(headers.get(format!("x-inference-cache-{name}"))?.to_str().ok()?.to_owned());
+        let text =
+            |name: &str| Some(headers.get(format!("x-inference-cache-{name}"))?.to_str().ok()?.to_owned());
         let number = |name: &str| text(name)?.parse().ok();
         Hint {
             replica: text("replica"),
@@ -161,7 +163,10 @@ mod tests {
             data: [DONE]\n\n";
         let mut answer = Answer::default();
         answer.read_stream(stream).unwrap();
-        assert_eq!((answer.text.as_str(), answer.prompt_tokens, answer.cached_tokens), ("ab", Some(9), Some(4)));
+        assert_eq!(
+            (answer.text.as_str(), answer.prompt_tokens, answer.cached_tokens),
+            ("ab", Some(9), Some(4))
+        );
         assert!(Answer::default().read_stream(b"data: {}\n\n").is_err(), "cut off");
     }
 }

@@ -25,7 +25,13 @@ impl Envoy {
         let mut command = Command::new(path_from("INFERENCE_CACHE_ENVOY")?);
         command.arg("-c").arg(config).args(["--concurrency", &concurrency.to_string()]);
         // Several on one machine: no shared memory region by a common number.
-        command.args(["--disable-hot-restart", "--log-level", "warning", "--component-log-level", "wasm:info"]);
+        command.args([
+            "--disable-hot-restart",
+            "--log-level",
+            "warning",
+            "--component-log-level",
+            "wasm:info",
+        ]);
         let process = Process::start("envoy", command, dir.path())?;
         let mut envoy = Envoy { process, settings, http: reqwest::Client::builder().no_proxy().build()? };
         // An Envoy that ended is an error at once, not after the whole wait.

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::ports;
 use crate::process::{Process, sibling};
 use crate::wait::{PATIENCE, until};
 use crate::workdir::Workdir;
-use crate::ports;
 
 /// One entry of `replicas:`.
 #[derive(Debug, Clone)]

@@ -44,7 +44,10 @@ pub fn render(settings: &Settings) -> Result<String> {
 
 fn substitute(manifest: &str, settings: &Settings) -> Result<String> {
     let plugin = settings.plugin.to_str().context("the plugin's path is not UTF-8")?;
-    ensure!(!plugin.contains(['"', ' ', '{', '}', '#', ',']), "the plugin's path {plugin} would need quotes in YAML");
+    ensure!(
+        !plugin.contains(['"', ' ', '{', '}', '#', ',']),
+        "the plugin's path {plugin} would need quotes in YAML"
+    );
     let endpoints: String = settings
         .replicas
         .iter()
@@ -109,7 +112,9 @@ mod tests {
         }
         // The header of the file still names the defaults; nothing else does.
         let body = text.split_once("\nadmin:").unwrap().1;
-        for default in ["port_value: 10000", "9901", "9090", "8000", "8002", "/etc/inference-cache/plugin.wasm"] {
+        for default in
+            ["port_value: 10000", "9901", "9090", "8000", "8002", "/etc/inference-cache/plugin.wasm"]
+        {
             assert!(!body.contains(default), "{default} is still there");
         }
         assert!(body.contains("\"debugHeaders\": true"));

@@ -9,7 +9,8 @@ use tokio::net::TcpStream;
 /// Sends `bytes` on a fresh connection and returns all that comes back until the other side closes or says nothing
 /// for `silence`. A request with `connection: close` therefore returns at once when it is answered.
 pub async fn exchange(address: &str, bytes: &[u8], silence: Duration) -> Result<Vec<u8>> {
-    let mut socket = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+    let mut socket =
+        TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
     socket.write_all(bytes).await?;
     let mut answer = Vec::new();
     while let Ok(Ok(1..)) = tokio::time::timeout(silence, socket.read_buf(&mut answer)).await {}
@@ -18,7 +19,8 @@ pub async fn exchange(address: &str, bytes: &[u8], silence: Duration) -> Result<
 
 /// Sends `bytes` and closes the connection without reading an answer: a client that gives up.
 pub async fn abandon(address: &str, bytes: &[u8]) -> Result<()> {
-    let mut socket = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+    let mut socket =
+        TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
     socket.write_all(bytes).await?;
     // Let the bytes reach the filter chain before the connection breaks.
     tokio::time::sleep(Duration::from_millis(50)).await;

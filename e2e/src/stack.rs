@@ -18,6 +18,8 @@ use crate::workdir::Workdir;
 /// The model's name in all runs with engine-sims.
 pub const MODEL: &str = "demo";
 
+const SHORT_PROMPT: &str = "no_hint_total.cause.short_prompt";
+
 /// What to start.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -88,34 +90,41 @@ impl Stack {
         let envoy = Envoy::start(settings, options.concurrency, &dir).await?;
         let client = Client::new(envoy.url())?;
         let mut stack = Stack { envoy, host_shim, engines, client, dir };
-        if options.host_shim && options.variant != Variant::NoPlugin {
-            stack.ready(MODEL).await?;
+        match options.variant {
+            Variant::Body if options.host_shim => stack.ready(MODEL).await?,
+            Variant::FlagLeftOut if options.host_shim => stack.replicated().await?,
+            _ => {}
         }
         Ok(stack)
     }
 
     /// Waits until every worker's VM holds the model. Asked with prompts shorter than a block: they leave nothing in
-    /// any cache or index.
+    /// any cache or index, and the plugin counts them under a cause of their own once it can tokenize them.
     pub async fn ready(&mut self, model: &str) -> Result<()> {
-        // Connections spread over the workers at random; this many in a row have met all of them (four workers: all
-        // but once in a million).
-        const IN_A_ROW: u32 = 48;
+        // Connections spread over the workers at random: this many have met each of two, but once in 10^9.
+        const PROBES: u64 = 32;
         let body = json!({"model": model, "prompt": "a", "max_tokens": 1});
-        let mut in_a_row = 0;
         let ready = until("hints from the plugin", PATIENCE, async || {
-            while in_a_row < IN_A_ROW {
-                match self.client.completion(&body).await {
-                    Ok(answer) if answer.status == 200 && answer.hint.hashed() => in_a_row += 1,
-                    _ => {
-                        in_a_row = 0;
-                        return None;
-                    }
-                }
+            let before = self.envoy.plugin_metric(SHORT_PROMPT).await.ok()?;
+            for _ in 0..PROBES {
+                self.client.completion(&body).await.ok().filter(|answer| answer.status == 200)?;
             }
-            Some(())
+            let counted = self.envoy.plugin_metric(SHORT_PROMPT).await.ok()? - before;
+            (counted == PROBES).then_some(())
         });
-        let waited = ready.await;
-        waited.with_context(|| self.dir.logs())
+        ready.await.with_context(|| self.dir.logs())
+    }
+
+    /// Waits until the VMs follow host-shim, without sending a request: for header mode, which needs no tokenizer and
+    /// whose detection begins with the first request.
+    async fn replicated(&mut self) -> Result<()> {
+        let ready = until("replication to reach the plugin", PATIENCE, async || {
+            (self.envoy.plugin_metric("ready").await.ok()? == 1).then_some(())
+        });
+        ready.await.with_context(|| self.dir.logs())?;
+        // The gauge is that of the VM that was first; the others are a tick behind.
+        self.settle().await;
+        Ok(())
     }
 
     /// Waits until what the engines have published so far is in every worker's index.

@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// How long anything may take to start on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Polls `condition` every 20 ms until it yields a value; an error naming `what` after `limit`.
-pub async fn until<T>(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+pub async fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut condition: impl AsyncFnMut() -> Option<T>,
+) -> Result<T> {
     let began = Instant::now();
     loop {
         if let Some(value) = condition().await {

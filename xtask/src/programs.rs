@@ -17,8 +17,8 @@ pub(crate) struct Demo {
     /// Play the load, compare and exit: 0 only if every prediction was right and the hit rate beat least_request.
     #[arg(long)]
     once: bool,
-    /// Number of engines.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
+    /// Number of engines; with one there is nothing to choose.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=16))]
     engines: u16,
     /// Port of Envoy's listener on 127.0.0.1; the other processes take free ports.
     #[arg(long, default_value_t = 10000, value_parser = clap::value_parser!(u16).range(1..))]

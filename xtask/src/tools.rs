@@ -185,7 +185,8 @@ fn tokenizer(dir: &Path, package: &str, name: &str, sha256: &str) -> Result<()> 
 fn cargo_install(root: &Path, args: &[&str]) -> Result<()> {
     // Its own target directory, removed with the rest: build products of tools do not belong into the workspace's.
     let build = root.join("build");
-    let mut command = cargo(["install", "--quiet", "--locked", "--root"]);
+    // Not --locked: a lock file may name a release that a registry mirror does not have (yet).
+    let mut command = cargo(["install", "--quiet", "--root"]);
     run(command.arg(root).args(args).env("CARGO_TARGET_DIR", &build))?;
     remove(&build)
 }
