@@ -1,1 +1,0 @@
-//! The request path of one VM.
