@@ -1,1 +1,0 @@
-//! Per-source state: engine events to index operations.

@@ -1,0 +1,74 @@
+//! One engine's event stream, turned into index operations: sans-IO state of a source.
+//!
+//! A source is one publisher: numbered batches from 0, +1 each, which restart at 0 with the engine process. Batches
+//! reach the [`Sink`] strictly in order and once; [`blocks`] keeps what the engine holds.
+//!
+//! ```text
+//!                gap, reconnect, late join (with replay)           replay_request()
+//!   following ──────────────────────────────────────────▶ wanting ─────────────────▶ replaying
+//!       ▲                                                    ▲                           │
+//!       │                                                    └── hole left, attempts left┤
+//!       └──────────── nothing held, or attempts used up: jump over the hole ─────────────┘
+//! ```
+//!
+//! Rules
+//! * While wanting or replaying, live batches are held (bounded) and applied by number afterwards: a live batch applied
+//!   before the replay ends would resurrect what an earlier one removed.
+//! * A replay starts at the last batch applied, not behind it: if the engine's copy differs from what was applied, or
+//!   the engine has none, it is another process. So does a live number that goes backwards. Then a new epoch begins:
+//!   everything is cleared and the ring is asked for from 0. What was held before a complete replay that does not have
+//!   it is another process's, too.
+//! * A hole that no replay fills is jumped over: what was removed in it stays indexed until the index's TTL, what was
+//!   stored in it is unknown. The source counts as degraded until a replay from 0 succeeds or a new epoch begins.
+//! * Blocks whose parent is unknown wait (bounded, with a TTL) and are never indexed as the start of a prompt.
+//!
+//! Not known here: whether a second announcement is a second copy or (`kv_cache_report_mode=full`) the same one again;
+//! it counts as a copy, as vLLM means it by default.
+
+mod blocks;
+mod chain;
+mod orphans;
+mod sequence;
+mod sink;
+
+pub use sequence::{ReplayRequest, Source};
+pub use sink::{Sink, State, Stats, Stored, Tier};
+
+/// Bounds of one source.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Distinct engine hashes; further ones are skipped. An engine of 1 TiB of KV cache has about 4 million blocks.
+    pub blocks: usize,
+    /// Events that wait for their parent.
+    pub orphans: usize,
+    /// Tokens of those events together.
+    pub orphan_tokens: usize,
+    /// Milliseconds that an event waits for its parent.
+    pub orphan_ttl_ms: u64,
+    /// Live batches held during a replay.
+    pub held_batches: usize,
+    /// Bytes of those batches together.
+    pub held_bytes: usize,
+    /// Replays asked for one gap before it is jumped over.
+    pub replay_attempts: u32,
+    /// Milliseconds after a failed gap during which further gaps are jumped over at once.
+    pub replay_cooldown_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            blocks: 8 << 20,
+            orphans: 1024,
+            orphan_tokens: 1 << 20,
+            orphan_ttl_ms: 60_000,
+            held_batches: 65_536,
+            held_bytes: 64 << 20,
+            replay_attempts: 3,
+            replay_cooldown_ms: 10_000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
