@@ -87,8 +87,13 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason: for registering metrics.
-    pub const ALL: [Reason; 5] =
-        [Reason::PrefixMatch, Reason::AffinityHint, Reason::NoHint, Reason::UnknownTenant, Reason::UnknownModel];
+    pub const ALL: [Reason; 5] = [
+        Reason::PrefixMatch,
+        Reason::AffinityHint,
+        Reason::NoHint,
+        Reason::UnknownTenant,
+        Reason::UnknownModel,
+    ];
 
     /// The code.
     pub fn as_str(self) -> &'static str {
@@ -104,6 +109,13 @@ impl Reason {
 
 impl Decision {
     pub(super) fn without_hint(reason: Reason, detail: &'static str) -> Decision {
-        Decision { reason, detail, destinations: Vec::new(), matched_tokens: 0, hashed_tokens: 0, ticket: None }
+        Decision {
+            reason,
+            detail,
+            destinations: Vec::new(),
+            matched_tokens: 0,
+            hashed_tokens: 0,
+            ticket: None,
+        }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Matches {
 
 impl Lookup<'_> {
     /// Looks the prompt up with each block size that replicas announce (usually one), most common first.
-    pub(super) fn best_over_sizes(
+    pub(super) fn over_sizes(
         &self,
         tokens: &mut Tokens<'_>,
         announced: &[BlockSize],
@@ -161,7 +161,8 @@ mod tests {
             Some(vec![BlockHash(255), BlockHash(0x0123_4567_89ab_cdef)])
         );
         assert_eq!(hashes("00000000000000ff,00000000000000fe,00000000000000fd", 2), Some(2));
-        for bad in ["", "ff", "+0000000000000ff", "00000000000000ff,", "00000000000000fg", "é0000000000000f"] {
+        for bad in ["", "ff", "+0000000000000ff", "00000000000000ff,", "00000000000000fg", "é0000000000000f"]
+        {
             assert_eq!(hashes(bad, 9), None, "{bad}");
         }
         assert_eq!(parse_chain(b"\xff\xfe", 9), None);

@@ -28,11 +28,13 @@ use crate::hash::{BlockHash, BlockSize, Namespace};
 use crate::openai;
 use crate::pick::{self, Candidate};
 use crate::replica::{ReplicaId, ScopeId, Seconds};
-use crate::replication::{Follower, PROTOCOL_VERSION, Position, Progress, ReplicationError, Route, Unroutable, proto};
+use crate::replication::{
+    Follower, PROTOCOL_VERSION, Position, Progress, ReplicationError, Route, Unroutable, proto,
+};
 use in_flight::{InFlight, Request};
 use lookup::{Lookup, Matches};
 use models::Models;
-use prompt::Tokens;
+use prompt::{NoTokens, Tokens};
 use prost::Message;
 use speculation::Speculation;
 use xxhash_rust::xxh3::xxh3_64;
@@ -86,8 +88,14 @@ impl Gateway {
     pub fn subscribe_request(&self, subscriber: &str) -> Vec<u8> {
         let Position { epoch, seq } = self.follower.position();
         let subscriber = subscriber.to_owned();
-        proto::SubscribeRequest { protocol_version: PROTOCOL_VERSION, subscriber, models: Vec::new(), epoch, seq }
-            .encode_to_vec()
+        proto::SubscribeRequest {
+            protocol_version: PROTOCOL_VERSION,
+            subscriber,
+            models: Vec::new(),
+            epoch,
+            seq,
+        }
+        .encode_to_vec()
     }
 
     /// Takes a message of the replication stream; [`Gateway::work`] applies it.
@@ -191,26 +199,14 @@ impl Gateway {
 
     fn try_decide(&mut self, query: &Query<'_>, now_ms: u64) -> Result<Decision, Decision> {
         let no_hint = |detail| Decision::without_hint(Reason::NoHint, detail);
-        let request =
-            openai::parse(query.endpoint, query.body, query.complete).map_err(|error| no_hint(error.reason()))?;
-        let route = self.route(query.tenant, &request.model)?;
-        let info = self.follower.directory().model(&route.model);
-        let model = info.and_then(|info| info.artifact).and_then(|digest| self.models.get(&digest));
-        let namespace = match &request.cache_salt {
-            Some(salt) => Namespace::empty().with_cache_salt(salt),
-            None => Namespace::empty(),
-        };
-        let mut source = prompt::source(request, model, now_ms).map_err(|error| no_hint(error.label()))?;
-        let mut tokens = Tokens::new(&mut source, model).map_err(|error| no_hint(error.label()))?;
-        let lookup = self.lookup(route, now_ms);
-        let announced = info.map(|info| info.block_sizes.as_slice()).unwrap_or_default();
-        let matches = lookup.best_over_sizes(&mut tokens, announced, &namespace, self.settings.max_speculative_tokens);
-        let matches = matches.map_err(|error| no_hint(error.label()))?;
+        let request = openai::parse(query.endpoint, query.body, query.complete)
+            .map_err(|error| no_hint(error.reason()))?;
+        let route = self.route(query.tenant, &request.model)?.clone();
+        let matches = self.matches(&route, request, now_ms).map_err(|error| no_hint(error.label()))?;
         if matches.chain.is_empty() {
             // Nothing can be cached of a prompt shorter than a block.
             return Err(no_hint("short_prompt"));
         }
-        let route = route.clone();
         Ok(self.choose(&route, matches, now_ms))
     }
 
@@ -218,7 +214,11 @@ impl Gateway {
         let no_hint = |detail| Decision::without_hint(Reason::NoHint, detail);
         let model = match query.model {
             Some(model) => model,
-            None => self.follower.directory().only_model(query.tenant).ok_or_else(|| no_hint("no_model_header"))?,
+            None => self
+                .follower
+                .directory()
+                .only_model(query.tenant)
+                .ok_or_else(|| no_hint("no_model_header"))?,
         };
         let route = self.route(query.tenant, model)?.clone();
         let block_size = self.block_size(&route);
@@ -234,14 +234,33 @@ impl Gateway {
         }
     }
 
+    fn matches(&self, route: &Route, request: openai::Request, now_ms: u64) -> Result<Matches, NoTokens> {
+        let info = self.follower.directory().model(&route.model);
+        let model = info.and_then(|info| info.artifact).and_then(|digest| self.models.get(&digest));
+        let block_sizes = info.map(|info| info.block_sizes.as_slice()).unwrap_or_default();
+        let namespace = match &request.cache_salt {
+            Some(salt) => Namespace::empty().with_cache_salt(salt),
+            None => Namespace::empty(),
+        };
+        let mut source = prompt::source(request, model, now_ms)?;
+        let mut tokens = Tokens::new(&mut source, model)?;
+        self.lookup(route, now_ms).over_sizes(
+            &mut tokens,
+            block_sizes,
+            &namespace,
+            self.settings.max_speculative_tokens,
+        )
+    }
+
     fn route(&self, tenant: &str, model: &str) -> Result<&Route, Decision> {
         if self.follower.position().epoch == 0 {
             return Err(Decision::without_hint(Reason::NoHint, "not_ready"));
         }
-        let route = self.follower.directory().route(tenant, model).map_err(|unroutable| match unroutable {
-            Unroutable::Tenant => Decision::without_hint(Reason::UnknownTenant, ""),
-            Unroutable::Model => Decision::without_hint(Reason::UnknownModel, ""),
-        })?;
+        let route =
+            self.follower.directory().route(tenant, model).map_err(|unroutable| match unroutable {
+                Unroutable::Tenant => Decision::without_hint(Reason::UnknownTenant, ""),
+                Unroutable::Model => Decision::without_hint(Reason::UnknownModel, ""),
+            })?;
         if route.replicas.is_empty() {
             return Err(Decision::without_hint(Reason::UnknownModel, ""));
         }
@@ -265,7 +284,8 @@ impl Gateway {
 
     /// Tokens per block that the model's replicas announce most.
     fn block_size(&self, route: &Route) -> BlockSize {
-        let announced = self.follower.directory().model(&route.model).and_then(|info| info.block_sizes.first());
+        let announced =
+            self.follower.directory().model(&route.model).and_then(|info| info.block_sizes.first());
         announced.copied().unwrap_or(ASSUMED_BLOCK_SIZE)
     }
 
@@ -283,8 +303,11 @@ impl Gateway {
             let matched = (best.matched_tokens / block_size) as usize;
             // What only other requests in flight promise so far, this one promises too.
             let known = matches.chain.get(..matched).unwrap_or_default();
-            let promised =
-                known.iter().rev().take_while(|&&hash| !self.is_announced(scope, best.replica, hash, now_ms)).count();
+            let promised = known
+                .iter()
+                .rev()
+                .take_while(|&&hash| !self.is_announced(scope, best.replica, hash, now_ms))
+                .count();
             let hashes = matches.chain.get(known.len() - promised..).unwrap_or_default();
             (scope, self.speculate(scope, best.replica, hashes))
         });

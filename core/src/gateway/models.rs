@@ -4,7 +4,7 @@
 //! wasm). An artifact that fails is not asked for again until the directory names another.
 
 use crate::replication::{Directory, ReplicationError, proto};
-use crate::template::ChatTemplate;
+use crate::template::{ChatTemplate, TemplateSettings};
 use crate::tokenize::Tokenizer;
 use hashbrown::{HashMap, HashSet};
 use prost::Message;
@@ -45,13 +45,18 @@ impl Model {
         let tokenizer = Tokenizer::load(artifact).map_err(|_| ReplicationError::Artifact("does not load"))?;
         let template = match tokenizer.chat_template() {
             Some(source) => Some(
-                ChatTemplate::compile(source, tokenizer.template_settings())
+                ChatTemplate::compile(source, settings(&tokenizer))
                     .map_err(|_| ReplicationError::Artifact("its chat template does not compile"))?,
             ),
             None => None,
         };
         Ok(Model { tokenizer, template })
     }
+}
+
+fn settings(tokenizer: &Tokenizer) -> TemplateSettings {
+    let special_tokens = tokenizer.special_tokens().map(|(name, text)| (name.to_owned(), text.to_owned()));
+    TemplateSettings { special_tokens: special_tokens.collect(), ..TemplateSettings::default() }
 }
 
 impl Models {
@@ -84,8 +89,8 @@ impl Models {
     }
 
     pub(super) fn chunk(&mut self, message: &[u8]) -> Result<(), ReplicationError> {
-        let chunk =
-            proto::ArtifactChunk::decode(message).map_err(|_| ReplicationError::Malformed("artifact chunk"))?;
+        let chunk = proto::ArtifactChunk::decode(message)
+            .map_err(|_| ReplicationError::Malformed("artifact chunk"))?;
         let Some(download) = &mut self.download else { return Ok(()) };
         let size = (download.bytes.len() as u64 + chunk.data.len() as u64).max(chunk.size);
         if size > MAX_ARTIFACT {

@@ -2,7 +2,7 @@
 
 use super::models::Model;
 use crate::openai::{Prompt, Request};
-use crate::tokenize::Encoder;
+use crate::tokenize::{EncodeError, Encoder};
 
 /// Tokens fetched from the encoder at a time: a few blocks.
 const CHUNK: usize = 256;
@@ -13,6 +13,7 @@ pub(super) enum NoTokens {
     NoTokenizer,
     NoTemplate,
     Template,
+    Word,
     Memory,
 }
 
@@ -22,7 +23,17 @@ impl NoTokens {
             NoTokens::NoTokenizer => "no_tokenizer",
             NoTokens::NoTemplate => "no_template",
             NoTokens::Template => "template",
+            NoTokens::Word => "long_word",
             NoTokens::Memory => "memory",
+        }
+    }
+}
+
+impl From<EncodeError> for NoTokens {
+    fn from(error: EncodeError) -> NoTokens {
+        match error {
+            EncodeError::WordTooLong => NoTokens::Word,
+            EncodeError::OutOfMemory => NoTokens::Memory,
         }
     }
 }
@@ -78,7 +89,7 @@ impl<'a> Tokens<'a> {
             }
             let Some(encoder) = &mut self.encoder else { return Ok(None) };
             self.known.try_reserve(CHUNK).map_err(|_| NoTokens::Memory)?;
-            if !encoder.fill(&mut self.known, CHUNK).map_err(|_| NoTokens::Memory)? {
+            if !encoder.fill(&mut self.known, CHUNK)? {
                 self.encoder = None;
             }
         }

@@ -72,7 +72,12 @@ impl Speculation {
     }
 
     /// The replicas that are expected to have the block.
-    pub(super) fn holders(&self, scope: ScopeId, hash: BlockHash, now: u64) -> impl Iterator<Item = ReplicaId> {
+    pub(super) fn holders(
+        &self,
+        scope: ScopeId,
+        hash: BlockHash,
+        now: u64,
+    ) -> impl Iterator<Item = ReplicaId> {
         let guesses = self.guesses.get(&(scope, hash)).map(Vec::as_slice).unwrap_or_default();
         guesses.iter().filter(move |guess| guess.counts(now)).map(|guess| guess.replica)
     }
@@ -163,7 +168,8 @@ mod tests {
     #[test]
     fn the_number_is_bounded() {
         let mut speculation = Speculation::default();
-        let stored = (0..MAX_GUESSES as u64 + 9).filter(|&n| speculation.begin(SCOPE, BlockHash(n), A)).count();
+        let stored =
+            (0..MAX_GUESSES as u64 + 9).filter(|&n| speculation.begin(SCOPE, BlockHash(n), A)).count();
         assert_eq!(stored, MAX_GUESSES);
     }
 }

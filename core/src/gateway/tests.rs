@@ -50,8 +50,12 @@ impl Fixture {
     }
 
     fn ask_body(&mut self, body: &str, now_ms: u64) -> Decision {
-        let query =
-            Query { endpoint: Endpoint::Completions, tenant: "default", body: body.as_bytes(), complete: true };
+        let query = Query {
+            endpoint: Endpoint::Completions,
+            tenant: "default",
+            body: body.as_bytes(),
+            complete: true,
+        };
         self.gateway.decide(&query, now_ms)
     }
 
@@ -102,7 +106,10 @@ fn the_holder_of_the_longest_run_is_named_first() {
     let decision = fixture.ask("m", &[1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
     assert_eq!((decision.reason, decision.matched_tokens), (Reason::PrefixMatch, 8));
     assert_eq!(decision.destinations.len(), 3);
-    assert_eq!(decision.destinations[0], Destination { name: "engine-2".into(), address: "127.0.0.1:8002".into() });
+    assert_eq!(
+        decision.destinations[0],
+        Destination { name: "engine-2".into(), address: "127.0.0.1:8002".into() }
+    );
     assert_eq!(decision.destinations[1].name, "engine-1");
 }
 
@@ -238,7 +245,10 @@ fn chains_of_headers_are_looked_up() {
     let chain = hash::chain(&[1, 2, 3, 4, 5, 6, 7, 8], BlockSize::new(4).unwrap(), &Namespace::empty());
     let text: Vec<_> = chain.iter().map(|hash| format!("{:016x}", hash.0)).collect();
     let decision = fixture.ask_headers(Some(b"c"), Some(text.join(",").as_bytes()));
-    assert_eq!((decision.reason, first(&decision), decision.matched_tokens), (Reason::PrefixMatch, "engine-2", 8));
+    assert_eq!(
+        (decision.reason, first(&decision), decision.matched_tokens),
+        (Reason::PrefixMatch, "engine-2", 8)
+    );
     assert_eq!(fixture.ask_headers(None, Some(b"xyz")).detail, "bad_chain");
 }
 

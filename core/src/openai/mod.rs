@@ -191,6 +191,9 @@ fn fields(text: &str, prefix: bool, own: &[&str]) -> Result<(Object, bool), Body
     let mut parser = Parser::new(text, prefix);
     let mut fields = Object::default();
     if !parser.enter_object()? {
+        // Another JSON value, or none at all.
+        parser.skip()?;
+        parser.end()?;
         return Err(if parser.is_cut() { BodyError::NotJson } else { BodyError::NotObject });
     }
     let mut first = true;

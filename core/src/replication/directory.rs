@@ -149,7 +149,8 @@ impl Directory {
 
     fn add_replica(&mut self, wire: &proto::Replica) {
         let id = ReplicaId(wire.id);
-        let named = (1..=MAX_NAME).contains(&wire.name.len()) && wire.name.bytes().all(|b| b.is_ascii_graphic());
+        let named =
+            (1..=MAX_NAME).contains(&wire.name.len()) && wire.name.bytes().all(|b| b.is_ascii_graphic());
         if wire.id == 0 || !named || wire.address.parse::<SocketAddr>().is_err() {
             self.refused += 1;
             return;
@@ -235,7 +236,11 @@ mod tests {
                 scope(2, "t", hash::SCHEME, "lora"),
                 scope(3, "t", "vllm", ""),
             ],
-            models: vec![proto::Model { name: "base".into(), block_sizes: vec![16, 0, 1 << 20], ..Default::default() }],
+            models: vec![proto::Model {
+                name: "base".into(),
+                block_sizes: vec![16, 0, 1 << 20],
+                ..Default::default()
+            }],
             ttl_s: 60,
         })
     }
@@ -244,7 +249,10 @@ mod tests {
     fn routes_by_tenant_model_and_adapter() {
         let directory = directory();
         let base = directory.route("t", "base").unwrap();
-        assert_eq!((base.scope, base.replicas.as_slice()), (Some(ScopeId(1)), [ReplicaId(1), ReplicaId(2)].as_slice()));
+        assert_eq!(
+            (base.scope, base.replicas.as_slice()),
+            (Some(ScopeId(1)), [ReplicaId(1), ReplicaId(2)].as_slice())
+        );
         let lora = directory.route("t", "lora").unwrap();
         assert_eq!((lora.model.as_str(), lora.scope), ("base", Some(ScopeId(2))));
         assert_eq!(lora.replicas, [ReplicaId(2)]);

@@ -16,7 +16,7 @@
 //!   dropped. A delta cut in the middle leaves [`Follower::position`] at its start, so resuming there repeats it.
 //!
 //! Cost: receiving copies nothing; `work(n)` applies at most `n` entries after decoding at most one frame per loop.
-//! Waiting bytes are bounded by [`MAX_WAITING`].
+//! Waiting bytes are bounded (64 MiB).
 
 use super::proto::{self, op, payload::Body};
 use super::{Directory, PROTOCOL_VERSION, ReplicationError, frame};
@@ -25,7 +25,7 @@ use crate::replica::{IndexReplica, ReplicaId, ScopeId, Seconds};
 use std::collections::VecDeque;
 
 /// Bytes of received frames that may wait to be applied.
-pub const MAX_WAITING: usize = 64 << 20;
+pub(super) const MAX_WAITING: usize = 64 << 20;
 
 /// A state of the stream: everything up to `seq` of `epoch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,13 +261,21 @@ impl State {
 
     /// Replicas that are no longer listed take their entries with them.
     fn replace_directory(&mut self, directory: Directory) {
-        let gone: Vec<_> = self.directory.replica_ids().filter(|&id| directory.replica(id).is_none()).collect();
+        let gone: Vec<_> =
+            self.directory.replica_ids().filter(|&id| directory.replica(id).is_none()).collect();
         gone.into_iter().for_each(|id| self.index.clear(id, None));
         self.directory = directory;
     }
 
     /// Applies at most `limit` entries of `operation` from the `from`th on; returns how many.
-    fn apply(&mut self, operation: &Operation, from: usize, limit: usize, now: Seconds, dropped: &mut u64) -> usize {
+    fn apply(
+        &mut self,
+        operation: &Operation,
+        from: usize,
+        limit: usize,
+        now: Seconds,
+        dropped: &mut u64,
+    ) -> usize {
         match operation {
             Operation::Cleared(cleared) => {
                 let scope = (cleared.scope != 0).then_some(ScopeId(cleared.scope));
@@ -358,11 +366,23 @@ mod tests {
         follower.receive(frame::seal(epoch, base_seq, seq, body).encode_to_vec()).unwrap();
     }
 
-    fn send_snapshot(follower: &mut Follower, epoch: u64, seq: u64, chunks: Vec<proto::Blocks>, entries: u64) {
+    fn send_snapshot(
+        follower: &mut Follower,
+        epoch: u64,
+        seq: u64,
+        chunks: Vec<proto::Blocks>,
+        entries: u64,
+    ) {
         let begin = proto::SnapshotBegin { protocol_version: 1, directory: Some(directory(&[1, 2])) };
         send(follower, epoch, seq, seq, Body::SnapshotBegin(begin));
         for blocks in chunks {
-            send(follower, epoch, seq, seq, Body::SnapshotChunk(proto::SnapshotChunk { blocks: vec![blocks] }));
+            send(
+                follower,
+                epoch,
+                seq,
+                seq,
+                Body::SnapshotChunk(proto::SnapshotChunk { blocks: vec![blocks] }),
+            );
         }
         send(follower, epoch, seq, seq, Body::SnapshotEnd(proto::SnapshotEnd { entries }));
     }
@@ -377,7 +397,8 @@ mod tests {
     }
 
     fn held(follower: &Follower) -> Vec<(u64, u32)> {
-        let mut held: Vec<_> = follower.index().iter().map(|(_, hash, replica)| (hash.0, replica.0)).collect();
+        let mut held: Vec<_> =
+            follower.index().iter().map(|(_, hash, replica)| (hash.0, replica.0)).collect();
         held.sort_unstable();
         held
     }
@@ -405,7 +426,13 @@ mod tests {
         let before = held(&follower);
         let begin = proto::SnapshotBegin { protocol_version: 1, directory: Some(directory(&[1])) };
         send(&mut follower, 10, 1, 1, Body::SnapshotBegin(begin));
-        send(&mut follower, 10, 1, 1, Body::SnapshotChunk(proto::SnapshotChunk { blocks: vec![blocks(1, &[7])] }));
+        send(
+            &mut follower,
+            10,
+            1,
+            1,
+            Body::SnapshotChunk(proto::SnapshotChunk { blocks: vec![blocks(1, &[7])] }),
+        );
         run(&mut follower, 3).unwrap();
         assert_eq!((held(&follower), follower.position().epoch), (before, 9));
         send(&mut follower, 10, 1, 1, Body::SnapshotEnd(proto::SnapshotEnd { entries: 1 }));
@@ -459,7 +486,8 @@ mod tests {
     #[test]
     fn a_replica_that_leaves_the_directory_takes_its_entries_along() {
         let mut follower = followed(100);
-        let change = proto::Delta { directory: Some(directory(&[2])), ops: vec![stored(1, &[8]), stored(2, &[9])] };
+        let change =
+            proto::Delta { directory: Some(directory(&[2])), ops: vec![stored(1, &[8]), stored(2, &[9])] };
         send(&mut follower, 9, 6, 7, Body::Delta(change));
         run(&mut follower, 100).unwrap();
         assert_eq!(held(&follower), [(1, 2), (2, 2), (9, 2)]);

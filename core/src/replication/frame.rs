@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn a_payload_of_a_later_version_opens_to_nothing() {
         let payload = vec![0xaa, 0x06, 0x00]; // field 101, empty
-        let frame = proto::Frame { epoch: 1, checksum: checksum(1, 0, &payload), payload, ..Default::default() };
+        let frame =
+            proto::Frame { epoch: 1, checksum: checksum(1, 0, &payload), payload, ..Default::default() };
         assert_eq!(open(&frame.encode_to_vec()).unwrap().1, None);
     }
 }
