@@ -5,12 +5,21 @@
 //! (checked against recordings of the real engine, `tests/recorded.rs`), `cached_tokens`, and that cached tokens and
 //! small batches are faster. Answers are pseudo words, the same for the same prompt.
 //!
-//! [`scheduler`] over [`block_pool`] is the engine without a clock.
+//! [`EngineSim`] is the whole server; [`scheduler`] over [`block_pool`] is the engine without a clock.
 
 pub mod block_pool;
 pub mod config;
+mod engine;
 pub mod events;
+mod http;
+mod metrics;
+mod publisher;
 pub mod scheduler;
 mod sequence;
+mod start;
+mod text;
 
+pub use publisher::EventEndpoints;
 pub use sequence::{Request, RequestId};
+pub use start::{EngineSim, StartError};
+pub use text::TextError;

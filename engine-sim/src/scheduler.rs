@@ -43,8 +43,6 @@ pub struct Totals {
     pub prompt_tokens: u64,
     /// Answered tokens.
     pub generation_tokens: u64,
-    /// Requests answered in full.
-    pub finished: u64,
     /// Times a running request lost its blocks.
     pub preemptions: u64,
 }
@@ -172,7 +170,6 @@ impl Scheduler {
             }
             tokens.push(Sampled { request: id, token, last, cached_tokens });
             if last {
-                self.totals.finished += 1;
                 self.abort(id);
             }
         }
