@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod ports;
 pub mod process;
 pub mod raw;
+pub mod shadow;
 pub mod stack;
 
 mod wait;
@@ -22,5 +23,5 @@ mod workdir;
 
 pub use client::{Answer, Client};
 pub use stack::{Options, Stack};
-pub use wait::until;
+pub use wait::{unless_stopped, until};
 pub use workdir::Workdir;

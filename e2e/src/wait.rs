@@ -1,8 +1,9 @@
-//! Bounded waiting for something that another process does.
+//! Waiting, always with an end.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How long anything may take to start on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,5 +23,17 @@ pub async fn until<T>(
             bail!("after {} s still waiting for {what}", limit.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Runs `work` until it ends or this process is told to stop (Ctrl-C, SIGTERM), which is an error. Either way the future
+/// is dropped, and with it all that it started.
+pub async fn unless_stopped(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::select! {
+        outcome = work => outcome,
+        _ = terminate.recv() => bail!("terminated"),
+        _ = interrupt.recv() => bail!("interrupted"),
     }
 }

@@ -157,7 +157,7 @@ async fn garbage_on_the_event_socket_is_skipped() {
         replay: ports::free().unwrap(),
         bind_events: true,
     };
-    let mut host_shim = HostShim::new(MODEL, &demo_model(), &[replica.clone()], &dir).unwrap();
+    let mut host_shim = HostShim::new(MODEL, &demo_model(), std::slice::from_ref(&replica), &dir).unwrap();
     host_shim.start().await.unwrap();
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], &[0; 64]] {
         let mut socket = tokio::net::TcpStream::connect(("127.0.0.1", replica.events)).await.unwrap();

@@ -7,13 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use e2e::load::{self, Played, Script, Totals};
 use e2e::manifest::Variant;
 use e2e::stack::MODEL;
-use e2e::{Options, Stack, ports};
-use tokio::signal::unix::{SignalKind, signal};
+use e2e::{Options, Stack, ports, unless_stopped};
 
 #[derive(Parser)]
 struct Cli {
@@ -29,12 +28,7 @@ struct Cli {
 #[tokio::main]
 async fn main() {
     let cli = Cli::parse();
-    // Whichever way this ends, what was started is dropped, which ends it.
-    let outcome = tokio::select! {
-        outcome = run(&cli) => outcome,
-        stopped = stop_signal() => stopped,
-    };
-    if let Err(error) = outcome {
+    if let Err(error) = unless_stopped(run(&cli)).await {
         eprintln!("error: {error:#}");
         std::process::exit(1);
     }
@@ -154,14 +148,4 @@ async fn stay_up(cli: &Cli, stack: &Stack) -> Result<()> {
         stack.dir().path().display()
     );
     std::future::pending().await
-}
-
-/// Ctrl-C ends an idle demo in good order; SIGTERM is an interruption.
-async fn stop_signal() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => bail!("terminated"),
-        _ = interrupt.recv() => bail!("interrupted"),
-    }
 }
