@@ -58,7 +58,13 @@ impl IndexReplica {
     }
 
     /// Adds `replica` to the holders of `hash` or refreshes it.
-    pub fn store(&mut self, scope: ScopeId, replica: ReplicaId, hash: BlockHash, seen: Seconds) -> Result<(), Full> {
+    pub fn store(
+        &mut self,
+        scope: ScopeId,
+        replica: ReplicaId,
+        hash: BlockHash,
+        seen: Seconds,
+    ) -> Result<(), Full> {
         let table = self.scopes.entry(scope).or_default();
         let new = Holder { replica, seen };
         if let Some(holders) = table.get_mut(&hash) {
@@ -122,7 +128,12 @@ impl IndexReplica {
     }
 
     /// The holders of `hash` that were seen at `oldest` or later.
-    pub fn holders(&self, scope: ScopeId, hash: BlockHash, oldest: Seconds) -> impl Iterator<Item = ReplicaId> {
+    pub fn holders(
+        &self,
+        scope: ScopeId,
+        hash: BlockHash,
+        oldest: Seconds,
+    ) -> impl Iterator<Item = ReplicaId> {
         let holders = self.scopes.get(&scope).and_then(|table| table.get(&hash));
         let holders = holders.map(Holders::as_slice).unwrap_or_default();
         holders.iter().filter(move |holder| holder.seen >= oldest).map(|holder| holder.replica)

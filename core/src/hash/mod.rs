@@ -187,7 +187,11 @@ mod tests {
     fn known_answers() {
         for (block_size, count, hashes) in GOLDEN {
             let chain = chain(&tokens(count), BlockSize::new(block_size).unwrap(), &Namespace::empty());
-            assert_eq!(chain, hashes.iter().copied().map(BlockHash).collect::<Vec<_>>(), "block size {block_size}");
+            assert_eq!(
+                chain,
+                hashes.iter().copied().map(BlockHash).collect::<Vec<_>>(),
+                "block size {block_size}"
+            );
         }
     }
 

@@ -192,7 +192,7 @@ fn fields(text: &str, prefix: bool, own: &[&str]) -> Result<(Object, bool), Body
     let mut fields = Object::default();
     if !parser.enter_object()? {
         // Another JSON value, or none at all.
-        parser.skip()?;
+        parser.value()?;
         parser.end()?;
         return Err(if parser.is_cut() { BodyError::NotJson } else { BodyError::NotObject });
     }
