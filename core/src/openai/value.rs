@@ -4,6 +4,7 @@
 //! keys wins. Clones are cheap: text, arrays and objects are shared, so a template reads a prompt where the parser
 //! left it.
 
+use super::{BodyError, json};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -69,6 +70,15 @@ impl Value {
             Value::Array(items) => Some(items),
             _ => None,
         }
+    }
+}
+
+impl std::str::FromStr for Value {
+    type Err = BodyError;
+
+    /// Reads a whole JSON document, as the body's parser does.
+    fn from_str(text: &str) -> Result<Value, BodyError> {
+        json::parse(text).map_err(BodyError::from)
     }
 }
 
