@@ -42,12 +42,14 @@ pub(super) fn merge(
     out: &mut Vec<u32>,
 ) -> Result<(), EncodeError> {
     out.try_reserve(word.len()).map_err(|_| EncodeError::OutOfMemory)?;
-    match word.len() {
-        ..=SHORT => merge_short(bytes, pairs, word, out),
-        ..=MAX_WORD => long.merge(bytes, pairs, word, out)?,
-        _ => return Err(EncodeError::WordTooLong),
+    if word.len() <= SHORT {
+        merge_short(bytes, pairs, word, out);
+        Ok(())
+    } else if word.len() <= MAX_WORD {
+        long.merge(bytes, pairs, word, out)
+    } else {
+        Err(EncodeError::WordTooLong)
     }
-    Ok(())
 }
 
 fn merge_short(bytes: ByteSymbols<'_>, pairs: &PairTable<'_>, word: &[u8], out: &mut Vec<u32>) {

@@ -32,6 +32,7 @@ pub use artifact::ArtifactError;
 pub use encoder::Encoder;
 pub use merge::MAX_WORD;
 
+use crate::template::TemplateSettings;
 use added::{AddedTokens, AddedView};
 use artifact::{Directory, Section, read_u32};
 use cache::CacheSlot;
@@ -117,9 +118,12 @@ impl Tokenizer {
         std::str::from_utf8(template).ok().filter(|template| !template.is_empty())
     }
 
-    /// Name (`bos_token`, `eos_token`, …) and text of the special tokens that templates may use.
-    pub fn special_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
-        special::read(self.directory.section(&self.file, Section::SpecialTokens)).filter_map(Result::ok)
+    /// What the chat template takes from the model: the special tokens by name; the rest as engines have it by default.
+    pub fn template_settings(&self) -> TemplateSettings {
+        let section = self.directory.section(&self.file, Section::SpecialTokens);
+        let owned = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
+        let special_tokens = special::read(section).filter_map(Result::ok).map(owned).collect();
+        TemplateSettings { special_tokens, ..TemplateSettings::default() }
     }
 
     fn read_strings(&self) -> Result<(), ArtifactError> {

@@ -44,8 +44,8 @@ impl<'a> PairTable<'a> {
     #[inline]
     pub fn find(&self, left: u32, right: u32) -> u32 {
         let key = key(left, right);
-        let mut at = home(key, self.shift);
-        for _ in 0..PROBES {
+        let home = home(key, self.shift);
+        for at in home..home + PROBES {
             let slot = self.slots.get(at & self.mask).map_or(EMPTY, |slot| u64::from_le_bytes(*slot));
             if slot & KEY == key {
                 return (slot >> (2 * ID_BITS)) as u32;
@@ -53,7 +53,6 @@ impl<'a> PairTable<'a> {
             if slot == EMPTY {
                 return NO_MERGE;
             }
-            at += 1;
         }
         NO_MERGE
     }

@@ -51,8 +51,8 @@ impl<'a> WordTable<'a> {
     /// The one token that encodes `word`, or [`NO_TOKEN`]. `hash` is [`word_hash`] of it.
     #[inline]
     pub fn find(&self, word: &[u8], hash: u64) -> u32 {
-        let mut at = (hash >> self.shift) as usize;
-        for _ in 0..PROBES {
+        let home = (hash >> self.shift) as usize;
+        for at in home..home + PROBES {
             let slot = self.slots.get(at & self.mask).map_or(EMPTY, |slot| u32::from_le_bytes(*slot));
             if slot == EMPTY {
                 return NO_TOKEN;
@@ -60,7 +60,6 @@ impl<'a> WordTable<'a> {
             if slot >> ID_BITS == tag(hash) && self.token(slot & ID) == Some(word) {
                 return slot & ID;
             }
-            at += 1;
         }
         NO_TOKEN
     }
