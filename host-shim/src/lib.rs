@@ -1,1 +1,24 @@
-//! host-shim as a library.
+//! host-shim: the native service between engines and gateways.
+//!
+//! ```text
+//!  engine ─ZMQ─▶ receive task ─bounded queue─▶ source task ─operations─▶ writer ─frames─▶ gRPC streams
+//!                (only receives)   sheds        core::ingest              index, directory, history
+//! ```
+//!
+//! One task receives per source and does nothing else: an engine must never feel backpressure. What does not fit in the
+//! queue behind it is dropped, which the sequence numbers show as a gap. One writer owns the index and numbers its
+//! changes, so a snapshot is exact at one sequence number. [`HostShim`] runs it all inside any tokio runtime.
+
+pub mod config;
+pub mod http;
+pub mod index;
+pub mod ingest;
+pub mod metrics;
+pub mod models;
+pub mod replication;
+mod service;
+pub mod tokenizer;
+mod writer;
+
+pub use config::{Config, ConfigError};
+pub use service::{HostShim, StartError};
