@@ -120,10 +120,16 @@ impl Tokenizer {
 
     /// What the chat template takes from the model: the special tokens by name; the rest as engines have it by default.
     pub fn template_settings(&self) -> TemplateSettings {
-        let section = self.directory.section(&self.file, Section::SpecialTokens);
         let owned = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
-        let special_tokens = special::read(section).filter_map(Result::ok).map(owned).collect();
-        TemplateSettings { special_tokens, ..TemplateSettings::default() }
+        TemplateSettings {
+            special_tokens: self.special_tokens().map(owned).collect(),
+            ..TemplateSettings::default()
+        }
+    }
+
+    /// Name (`bos_token`, `eos_token`, …) and text of the model's special tokens.
+    pub fn special_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
+        special::read(self.directory.section(&self.file, Section::SpecialTokens)).filter_map(Result::ok)
     }
 
     fn read_strings(&self) -> Result<(), ArtifactError> {
