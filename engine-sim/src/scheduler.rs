@@ -298,3 +298,63 @@ impl Step {
         self.work.push((id, count));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inference_cache_core::hash::BlockSize;
+
+    fn scheduler(num_blocks: u32, max_num_batched_tokens: u32) -> Scheduler {
+        let block_size = BlockSize::new(4).unwrap();
+        let base = CacheConfig::default();
+        Scheduler::new(CacheConfig { block_size, num_blocks, max_num_batched_tokens, ..base })
+    }
+
+    fn request(prompt: std::ops::Range<u32>, answer: u32) -> Request {
+        Request { prompt: prompt.collect(), answer: (900..900 + answer).collect(), ..Request::default() }
+    }
+
+    fn step(scheduler: &mut Scheduler) -> (u32, u32, StepOutput) {
+        let step = scheduler.schedule().unwrap();
+        (step.prefill_tokens, step.decodes, scheduler.finish(step))
+    }
+
+    #[test]
+    fn long_prompts_are_prefilled_in_chunks_beside_decodes() {
+        let mut scheduler = scheduler(64, 10);
+        scheduler.add(request(0..4, 3)).unwrap();
+        let (prefill, decodes, output) = step(&mut scheduler);
+        assert_eq!((prefill, decodes, output.tokens.len()), (4, 0, 1));
+        scheduler.add(request(100..112, 1)).unwrap();
+        let (prefill, decodes, output) = step(&mut scheduler);
+        assert_eq!((prefill, decodes, output.tokens.len()), (9, 1, 1));
+        let (prefill, decodes, output) = step(&mut scheduler);
+        assert_eq!((prefill, decodes, output.tokens.len()), (3, 1, 2));
+        assert!(output.tokens.iter().all(|sampled| sampled.last));
+        assert!(scheduler.schedule().is_none());
+    }
+
+    #[test]
+    fn the_newest_request_gives_way_and_comes_back() {
+        let mut scheduler = scheduler(5, 100);
+        let old = scheduler.add(request(0..8, 6)).unwrap();
+        let new = scheduler.add(request(100..107, 6)).unwrap();
+        let mut order = Vec::new();
+        while let Some(step) = scheduler.schedule() {
+            order.extend(scheduler.finish(step).tokens.iter().map(|sampled| (sampled.request, sampled.last)));
+        }
+        assert_eq!(scheduler.totals().preemptions, 1);
+        let ends: Vec<RequestId> = order.iter().filter(|(_, last)| *last).map(|&(id, _)| id).collect();
+        assert_eq!(ends, [old, new]);
+        assert_eq!(order.len(), 12);
+    }
+
+    #[test]
+    fn what_never_fits_is_refused() {
+        let mut scheduler = scheduler(5, 100);
+        assert_eq!(scheduler.add(request(0..12, 5)), Err(Refused::TooLong { tokens: 17, limit: 16 }));
+        assert_eq!(scheduler.add(request(0..0, 5)), Err(Refused::Empty));
+        assert_eq!(scheduler.add(request(0..5, 0)), Err(Refused::Empty));
+        assert!(scheduler.add(request(0..12, 4)).is_ok());
+    }
+}

@@ -23,7 +23,7 @@ pub enum StartError {
     #[error(transparent)]
     Text(#[from] TextError),
     /// The address cannot be listened on, most often because another process does.
-    #[error("{flag}: cannot listen on {address}: {source}")]
+    #[error("{flag}: cannot listen on {address}")]
     Listen {
         /// The flag.
         flag: &'static str,
