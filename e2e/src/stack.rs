@@ -127,10 +127,31 @@ impl Stack {
         Ok(())
     }
 
-    /// Waits until what the engines have published so far is in every worker's index.
+    /// Waits until what the engines have published so far is in every worker's index: until nothing has moved for a
+    /// while, neither in host-shim nor in the plugin. The usual way takes some tens of milliseconds.
     pub async fn settle(&self) {
-        // Generous against the usual few tens of milliseconds: a prediction made too early would be counted as wrong.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        const STILL: u32 = 6;
+        const SAMPLES: u32 = 200;
+        let (mut last, mut still) = (None, 0);
+        for _ in 0..SAMPLES {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            let now = self.progress().await;
+            still = if Some(now) == last { still + 1 } else { 0 };
+            last = Some(now);
+            if still == STILL {
+                return;
+            }
+        }
+    }
+
+    /// Numbers that change while events are on their way; 0 for what does not answer.
+    async fn progress(&self) -> (u64, u64, u64) {
+        let metric = async |name| self.host_shim.metric(name).await.unwrap_or(0.0) as u64;
+        (
+            metric("inferencecache_source_batches_total").await,
+            metric("inferencecache_replication_seq").await,
+            self.envoy.plugin_metric("replica_entries").await.unwrap_or(0),
+        )
     }
 
     /// Ends with an error if any of the processes ended.

@@ -175,9 +175,11 @@ async fn garbage_on_the_event_socket_is_skipped() {
     );
     let status = tokio::process::Command::new(python).args(["-c", &script]).status().await.unwrap();
     assert!(status.success());
+    // The first message lacks the frames of a batch, the last is an empty batch cut short: at least those between them
+    // are counted.
     until("host-shim to count garbage", SILENCE, async || {
         host_shim.check().ok()?;
-        (host_shim.metric("inference_cache_event_errors_total").await.ok()? >= 6.0).then_some(())
+        (host_shim.metric("inferencecache_source_decode_errors_total").await.ok()? >= 4.0).then_some(())
     })
     .await
     .unwrap();
