@@ -7,10 +7,10 @@
 //! images, sliding windows, and two data-parallel ranks.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use engine_sim::Request;
 use engine_sim::config::{BlockHashForm, CacheConfig, Release};
 use engine_sim::events::{BlockStored, Event, Lora};
-use engine_sim::scheduler::{Scheduler, StepOutput};
+use engine_sim::scheduler::Scheduler;
+use engine_sim::{Request, RequestId};
 use inference_cache_core::hash::BlockSize;
 use inference_cache_core::hash::vllm::{DEFAULT_SEED, Digest};
 use serde_json::Value;
@@ -71,7 +71,7 @@ fn replay(recording: &str, batches: usize) {
     let mut engine = Engine::new(&recording);
     for step in recording["steps"].as_array().unwrap() {
         if let Some(request) = step.get("request") {
-            engine.run(std::slice::from_ref(request));
+            engine.run(request);
         } else if let Some(requests) = step.get("concurrent") {
             engine.run_concurrent(requests.as_array().unwrap());
         } else if step.get("reset").is_some() {
@@ -141,36 +141,32 @@ impl Engine {
         self.next_seq = 0;
     }
 
-    /// Runs requests that arrive together to their end; everything must match the recording.
-    fn run(&mut self, requests: &[Value]) {
+    /// Runs a request to its end; everything must match the recording.
+    fn run(&mut self, request: &Value) {
         let mut pending = HashMap::new();
-        for request in requests {
-            let id = self.scheduler.add(self.request(request)).unwrap();
-            pending.insert(id, request);
-        }
-        while !pending.is_empty() {
-            for sampled in self.step().tokens {
-                let label = &pending[&sampled.request]["label"];
-                let cached = pending[&sampled.request]["cached_tokens"].as_u64().unwrap();
-                assert_eq!(u64::from(sampled.cached_tokens), cached, "{label}");
-                if sampled.last {
-                    pending.remove(&sampled.request);
-                }
-            }
-        }
+        self.add(&mut pending, request);
+        self.finish(pending);
     }
 
     /// Four requests that were sent at the same time; the recording says which came first (the tokens of its events).
     fn run_concurrent(&mut self, requests: &[Value]) {
-        let mut pending: HashMap<u64, &Value> = HashMap::new();
-        for pair in arrivals(requests, &self.expected[self.published..]) {
-            for request in pair {
-                pending.insert(self.scheduler.add(self.request(request)).unwrap(), request);
-            }
-            self.step();
+        let mut pending = HashMap::new();
+        let arrivals = arrivals(requests, &self.expected[self.published..]);
+        assert_eq!(arrivals.iter().map(Vec::len).sum::<usize>(), requests.len());
+        for arrived in arrivals {
+            arrived.into_iter().for_each(|request| self.add(&mut pending, request));
+            self.step(&mut pending);
         }
-        while self.scheduler.running() > 0 {
-            self.step();
+        self.finish(pending);
+    }
+
+    fn add<'a>(&mut self, pending: &mut HashMap<RequestId, &'a Value>, request: &'a Value) {
+        pending.insert(self.scheduler.add(self.request(request)).unwrap(), request);
+    }
+
+    fn finish(&mut self, mut pending: HashMap<RequestId, &Value>) {
+        while !pending.is_empty() {
+            self.step(&mut pending);
         }
     }
 
@@ -189,7 +185,8 @@ impl Engine {
         }
     }
 
-    fn step(&mut self) -> StepOutput {
+    /// One step: its batch and the `cached_tokens` of its requests must be the recorded ones.
+    fn step(&mut self, pending: &mut HashMap<RequestId, &Value>) {
         let step = self.scheduler.schedule().expect("requests are pending");
         let output = self.scheduler.finish(step);
         if !output.events.is_empty() {
@@ -206,7 +203,13 @@ impl Engine {
             self.published += 1;
             self.next_seq += 1;
         }
-        output
+        for sampled in output.tokens {
+            let request = pending[&sampled.request];
+            assert_eq!(request["cached_tokens"], sampled.cached_tokens, "{}", request["label"]);
+            if sampled.last {
+                pending.remove(&sampled.request);
+            }
+        }
     }
 }
 
@@ -222,7 +225,7 @@ fn rename(renamed: &mut HashMap<Digest, Vec<u8>>, stored: &BlockStored, batch: &
     assert_eq!(distinct.len(), renamed.len(), "two of our hashes for one recorded hash");
 }
 
-/// The requests in the order in which the recorded engine took them, by two: its first two batches hold two each.
+/// The requests in the order in which the recorded engine took them: which of its first two steps, and where in it.
 fn arrivals<'a>(requests: &'a [Value], batches: &[(u64, Vec<u8>)]) -> Vec<Vec<&'a Value>> {
     let own_token = |request: &Value| request["prompt"].as_array().unwrap().last().unwrap().as_u64().unwrap();
     let position = |(_, payload): &(u64, Vec<u8>), token: u64| {
