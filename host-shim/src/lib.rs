@@ -18,7 +18,7 @@ pub mod models;
 pub mod replication;
 mod service;
 pub mod tokenizer;
-mod writer;
+pub mod writer;
 
 pub use config::{Config, ConfigError};
 pub use service::{HostShim, StartError};

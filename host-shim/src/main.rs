@@ -1,2 +1,95 @@
-//! host-shim.
-fn main() {}
+//! The `host-shim` command.
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use host_shim::{Config, HostShim, tokenizer};
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Ingests KV-cache events of engines and replicates the index to gateways.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service until SIGTERM or SIGINT.
+    Serve {
+        /// Configuration, YAML.
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Check a configuration and exit.
+    CheckConfig {
+        /// Configuration, YAML.
+        config: PathBuf,
+    },
+    /// Work with tokenizers.
+    Tokenizer {
+        #[command(subcommand)]
+        command: TokenizerCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenizerCommand {
+    /// Compile a model's tokenizer and chat template into an artifact.
+    Compile {
+        /// Folder with tokenizer.json and tokenizer_config.json.
+        dir: PathBuf,
+        /// File to write.
+        #[arg(short, long)]
+        output: PathBuf,
+    },
+}
+
+fn main() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| "info,zeromq=warn".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match Cli::parse().command {
+        Command::Serve { config } => serve(Config::read(&config)?),
+        Command::CheckConfig { config } => {
+            let checked = Config::read(&config)?;
+            tracing::info!(
+                models = checked.models.len(),
+                replicas = checked.replicas.len(),
+                "configuration is valid"
+            );
+            Ok(())
+        }
+        Command::Tokenizer { command: TokenizerCommand::Compile { dir, output } } => {
+            let artifact = tokenizer::compile(&dir)?;
+            std::fs::write(&output, &artifact)
+                .with_context(|| format!("cannot write {}", output.display()))?;
+            tracing::info!(file = %output.display(), bytes = artifact.len(), "compiled");
+            Ok(())
+        }
+    }
+}
+
+#[tokio::main]
+async fn serve(config: Config) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let shim = tokio::select! {
+        started = HostShim::start(config) => started?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    tracing::info!(grpc = %shim.grpc_addr(), http = %shim.http_addr(), snapshot = %shim.snapshot_addr(), "serving");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("shutting down");
+    shim.shutdown().await;
+    Ok(())
+}

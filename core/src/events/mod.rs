@@ -114,6 +114,16 @@ impl<'a> Batch<'a> {
         Ok(Batch { ts, rank, count, events })
     }
 
+    /// When `payload` was published, without reading further: [`Batch::ts`].
+    pub fn timestamp(payload: &[u8]) -> Option<f64> {
+        let mut reader = Reader::new(payload);
+        match (reader.read().ok()?, reader.read().ok()?) {
+            (Value::Array(_), Value::Float(ts)) => Some(ts),
+            (Value::Array(_), Value::Int(ts)) => Some(ts.as_f64()),
+            _ => None,
+        }
+    }
+
     /// The events, in order: order matters within a batch.
     pub fn events(&self) -> Events<'a> {
         Events { left: self.count, reader: self.events }

@@ -1,0 +1,170 @@
+//! From the file's text to values; every refusal names its field.
+
+use super::{
+    Config, ConfigError, EventsConfig, EventsMode, IndexConfig, Listen, ModelConfig, ReplicaConfig, raw,
+};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Longest name; names stand in headers and metrics.
+const MAX_NAME: usize = 256;
+
+pub(super) fn config(raw: raw::Root) -> Result<Config, ConfigError> {
+    let listen = listen(&raw.listen)?;
+    let index = index(&raw.index)?;
+    let mut models: Vec<ModelConfig> = Vec::new();
+    let mut names = Unique::default();
+    for (at, model) in raw.models.into_iter().enumerate() {
+        let field = |name: &str| format!("models[{at}].{name}");
+        names.add(field("name"), &model.name)?;
+        if model.path.is_empty() {
+            return refuse(field("path"), "must not be empty");
+        }
+        models.push(ModelConfig { name: model.name, path: model.path.into() });
+    }
+    let mut parser = Replicas { models: &models, ..Replicas::default() };
+    let replicas = raw
+        .replicas
+        .into_iter()
+        .enumerate()
+        .map(|(at, replica)| parser.parse(at, replica))
+        .collect::<Result<_, _>>()?;
+    Ok(Config { listen, index, models, replicas })
+}
+
+fn listen(raw: &raw::Listen) -> Result<Listen, ConfigError> {
+    let listen = Listen {
+        grpc: address("listen.grpc".into(), &raw.grpc)?,
+        http: address("listen.http".into(), &raw.http)?,
+        snapshot: address("listen.snapshot".into(), &raw.snapshot)?,
+    };
+    if !listen.snapshot.ip().is_loopback() && !raw.allow_unauthenticated {
+        return refuse(
+            "listen.snapshot".into(),
+            "is not a loopback address and has no authentication: set listen.allowUnauthenticated to accept that",
+        );
+    }
+    Ok(listen)
+}
+
+fn index(raw: &raw::Index) -> Result<IndexConfig, ConfigError> {
+    let ttl = duration("index.ttl".into(), &raw.ttl)?;
+    if ttl < Duration::from_secs(1) {
+        return refuse("index.ttl".into(), "must be at least 1s");
+    }
+    let sweep_interval = duration("index.sweepInterval".into(), &raw.sweep_interval)?;
+    if sweep_interval < Duration::from_millis(10) {
+        return refuse("index.sweepInterval".into(), "must be at least 10ms");
+    }
+    Ok(IndexConfig { ttl, sweep_interval })
+}
+
+#[derive(Default)]
+struct Replicas<'a> {
+    models: &'a [ModelConfig],
+    ids: Unique,
+    addresses: Unique,
+    endpoints: Unique,
+}
+
+impl Replicas<'_> {
+    fn parse(&mut self, at: usize, raw: raw::Replica) -> Result<ReplicaConfig, ConfigError> {
+        let field = |name: &str| format!("replicas[{at}].{name}");
+        self.ids.add(field("id"), &raw.id)?;
+        let address = address(field("address"), &raw.address)?;
+        if address.port() == 0 {
+            return refuse(field("address"), "port must not be 0");
+        }
+        self.addresses.add(field("address"), &address.to_string())?;
+        if !self.models.iter().any(|model| model.name == raw.model) {
+            return refuse(field("model"), format!("{:?} is not one of the models", raw.model));
+        }
+        check_name(field("tenant"), &raw.tenant)?;
+        let mut adapters = Unique::default();
+        for (nth, adapter) in raw.adapters.iter().enumerate() {
+            adapters.add(field(&format!("adapters[{nth}]")), adapter)?;
+            if self.models.iter().any(|model| model.name == *adapter) {
+                return refuse(field(&format!("adapters[{nth}]")), "has the name of a model");
+            }
+        }
+        endpoint(field("events.endpoint"), &raw.events.endpoint)?;
+        self.endpoints.add(field("events.endpoint"), &raw.events.endpoint)?;
+        if let Some(replay) = &raw.events.replay {
+            endpoint(field("events.replay"), replay)?;
+            self.endpoints.add(field("events.replay"), replay)?;
+        }
+        let mode = match raw.events.mode.as_str() {
+            "connect" => EventsMode::Connect,
+            "bind" => EventsMode::Bind,
+            other => {
+                return refuse(
+                    field("events.mode"),
+                    format!("{other:?} is neither \"connect\" nor \"bind\""),
+                );
+            }
+        };
+        Ok(ReplicaConfig {
+            id: raw.id,
+            address,
+            model: raw.model,
+            tenant: raw.tenant,
+            adapters: raw.adapters,
+            events: EventsConfig { endpoint: raw.events.endpoint, mode, replay: raw.events.replay },
+        })
+    }
+}
+
+/// Names seen so far and where.
+#[derive(Default)]
+struct Unique(HashMap<String, String>);
+
+impl Unique {
+    fn add(&mut self, field: String, name: &str) -> Result<(), ConfigError> {
+        check_name(field.clone(), name)?;
+        match self.0.insert(name.to_owned(), field.clone()) {
+            Some(first) => refuse(field, format!("{name:?} is already at {first}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_name(field: String, name: &str) -> Result<(), ConfigError> {
+    let fits = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits { Ok(()) } else { refuse(field, "must be 1 to 256 visible ASCII characters") }
+}
+
+fn address(field: String, text: &str) -> Result<SocketAddr, ConfigError> {
+    text.parse().or_else(|_| refuse(field, format!("{text:?} is not ip:port")))
+}
+
+fn endpoint(field: String, text: &str) -> Result<(), ConfigError> {
+    match text.parse::<zeromq::Endpoint>() {
+        Ok(_) => Ok(()),
+        Err(_) => refuse(field, format!("{text:?} is not tcp://host:port or ipc://path")),
+    }
+}
+
+/// A number and a unit: `250ms`, `10s`, `30m`, `2h`.
+fn duration(field: String, text: &str) -> Result<Duration, ConfigError> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => 0,
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis)) {
+        // `ttl_s` on the wire has 32 bits.
+        Some(millis) if millis > 0 && millis / 1000 <= u64::from(u32::MAX) => {
+            Ok(Duration::from_millis(millis))
+        }
+        _ => refuse(field, format!("{text:?} is not a duration such as 250ms, 10s, 30m or 2h")),
+    }
+}
+
+fn refuse<T>(field: String, problem: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError::Field { field, problem: problem.into() })
+}

@@ -1,0 +1,85 @@
+//! The shape of the configuration file. Values are text until [`super::parse`] has checked them.
+
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Root {
+    #[serde(default)]
+    pub(super) listen: Listen,
+    #[serde(default)]
+    pub(super) index: Index,
+    pub(super) models: Vec<Model>,
+    pub(super) replicas: Vec<Replica>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Listen {
+    pub(super) grpc: String,
+    pub(super) http: String,
+    pub(super) snapshot: String,
+    pub(super) allow_unauthenticated: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Listen {
+        Listen {
+            grpc: "127.0.0.1:9090".into(),
+            http: "127.0.0.1:8080".into(),
+            snapshot: "127.0.0.1:8081".into(),
+            allow_unauthenticated: false,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Index {
+    pub(super) ttl: String,
+    pub(super) sweep_interval: String,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index { ttl: "30m".into(), sweep_interval: "10s".into() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Model {
+    pub(super) name: String,
+    pub(super) path: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Replica {
+    pub(super) id: String,
+    pub(super) address: String,
+    pub(super) model: String,
+    #[serde(default = "default_tenant")]
+    pub(super) tenant: String,
+    #[serde(default)]
+    pub(super) adapters: Vec<String>,
+    pub(super) events: Events,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Events {
+    pub(super) endpoint: String,
+    #[serde(default = "default_mode")]
+    pub(super) mode: String,
+    #[serde(default)]
+    pub(super) replay: Option<String>,
+}
+
+fn default_tenant() -> String {
+    "default".into()
+}
+
+fn default_mode() -> String {
+    "connect".into()
+}

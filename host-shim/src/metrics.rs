@@ -1,0 +1,161 @@
+//! `/metrics`: read from the writer's view and the sources' statuses at scrape time; nothing is counted twice.
+//!
+//! Names of the reference contract where they apply (`inferencecache_server_up`, `inferencecache_index_entries{model}`,
+//! `inferencecache_index_evictions_total{algorithm,reason}`); `inferencecache_source_*` per event source.
+
+use crate::ingest::SourceStatus;
+use crate::writer::View;
+use inference_cache_core::ingest::State;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The text of a scrape.
+pub fn render(view: View, sources: Vec<SourceStatus>, models: Vec<String>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape { view, sources, models }));
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Scrape {
+    view: View,
+    sources: Vec<SourceStatus>,
+    models: Vec<String>,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let encoder = &mut encoder;
+        let view = &self.view;
+        gauge(encoder, "server_up", "1 while the server runs", [([], 1.0)])?;
+        gauge(encoder, "server_grpc_tls_enabled", "whether gRPC is served over TLS", [([], 0.0)])?;
+        gauge(
+            encoder,
+            "index_entries",
+            "distinct prefix keys",
+            self.models.iter().map(|model| {
+                let keys =
+                    view.keys.iter().filter(|((_, of), _)| of == model).map(|(_, keys)| keys).sum::<usize>();
+                ([("model", model.as_str())], keys as f64)
+            }),
+        )?;
+        gauge(encoder, "index_storage_entries", "(prefix key, replica) pairs", [([], view.entries as f64)])?;
+        counter(
+            encoder,
+            "index_evictions",
+            "storage entries evicted",
+            [([("algorithm", "LRU"), ("reason", "ttl")], view.expired)],
+        )?;
+        gauge(
+            encoder,
+            "replication_seq",
+            "sequence number of the replicated state",
+            [([], view.seq as f64)],
+        )?;
+        gauge(encoder, "replication_subscribers", "open streams", [([], view.subscribers as f64)])?;
+        self.sources(encoder)
+    }
+}
+
+impl Scrape {
+    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        type Read = fn(&SourceStatus) -> u64;
+        let counters: [(&str, &str, Read); 12] = [
+            ("source_batches", "batches received live", |s| s.stats.batches),
+            ("source_replayed_batches", "batches received by replay", |s| s.stats.replayed),
+            ("source_duplicate_batches", "batches that were there already", |s| s.stats.duplicates),
+            ("source_events", "events applied", |s| s.stats.events),
+            ("source_stored_blocks", "blocks announced", |s| s.stats.stored_blocks),
+            ("source_removed_blocks", "copies removed", |s| s.stats.removed_blocks),
+            ("source_gaps", "times that batches were missing", |s| s.stats.gaps),
+            ("source_missed_batches", "batches never seen", |s| s.stats.missed_batches),
+            ("source_replays", "replays asked for", |s| s.stats.replays),
+            ("source_orphans", "blocks that waited for their parent", |s| s.stats.orphans),
+            ("source_orphans_dropped", "of those, dropped", |s| s.stats.orphans_dropped),
+            ("source_shed_messages", "messages dropped by a full queue", |s| s.shed),
+        ];
+        for (name, help, read) in counters {
+            let values =
+                self.sources.iter().map(|source| ([("replica", source.replica.as_str())], read(source)));
+            counter(encoder, name, help, values)?;
+        }
+        let by_reason = |pick: fn(&SourceStatus) -> &BTreeMap<&'static str, u64>| {
+            self.sources.iter().flat_map(move |source| {
+                pick(source).iter().map(|(&reason, &count)| {
+                    ([("replica", source.replica.as_str()), ("reason", reason)], count)
+                })
+            })
+        };
+        let errors = by_reason(|source| &source.stats.decode_errors);
+        counter(encoder, "source_decode_errors", "messages and events that could not be read", errors)?;
+        let skipped = by_reason(|source| &source.stats.skipped);
+        counter(encoder, "source_skipped_events", "events that are not indexed", skipped)?;
+        let states = self.sources.iter().flat_map(|source| {
+            [State::Synced, State::Gap, State::Replaying, State::Degraded].map(|state| {
+                let is = f64::from(u8::from(source.state == state));
+                ([("replica", source.replica.as_str()), ("state", state.as_str())], is)
+            })
+        });
+        gauge(encoder, "source_state", "1 for the state that the source is in", states)?;
+        type ReadGauge = fn(&SourceStatus) -> Option<f64>;
+        let gauges: [(&str, &str, ReadGauge); 4] = [
+            ("source_connected", "whether the publisher is connected", |s| {
+                Some(f64::from(u8::from(s.connected)))
+            }),
+            ("source_epoch", "engine processes seen", |s| Some(s.epoch as f64)),
+            ("source_blocks", "distinct blocks held by the engine", |s| Some(s.blocks as f64)),
+            ("source_lag_seconds", "from publishing to applying, last live batch", |s| s.lag_s),
+        ];
+        for (name, help, read) in gauges {
+            let values = self
+                .sources
+                .iter()
+                .filter_map(|source| Some(([("replica", source.replica.as_str())], read(source)?)));
+            gauge(encoder, name, help, values)?;
+        }
+        Ok(())
+    }
+}
+
+fn gauge<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = ([(&'a str, &'a str); N], f64)>,
+) -> Result<(), fmt::Error> {
+    family(encoder, name, help, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
+}
+
+fn counter<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = ([(&'a str, &'a str); N], u64)>,
+) -> Result<(), fmt::Error> {
+    family(encoder, name, help, values.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value))))
+}
+
+fn family<'a, const N: usize, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl Iterator<Item = ([(&'a str, &'a str); N], M)>,
+) -> Result<(), fmt::Error> {
+    let mut values = values.peekable();
+    let Some((_, first)) = values.peek() else { return Ok(()) };
+    let kind = first.metric_type();
+    let name = format!("inferencecache_{name}");
+    if N == 0 {
+        return values
+            .try_for_each(|(_, value)| value.encode(encoder.encode_descriptor(&name, help, None, kind)?));
+    }
+    let mut metric = encoder.encode_descriptor(&name, help, None, kind)?;
+    values.try_for_each(|(labels, value)| value.encode(metric.encode_family(&labels)?))
+}

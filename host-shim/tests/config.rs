@@ -1,0 +1,86 @@
+//! Refused configurations name their field.
+
+use host_shim::config::{Config, EventsMode};
+use std::time::Duration;
+
+const GOOD: &str = "\
+listen: { grpc: 127.0.0.1:0, http: 127.0.0.1:0, snapshot: 127.0.0.1:0 }
+index: { ttl: 30m, sweepInterval: 10s }
+models:
+- { name: demo, path: models/demo }
+replicas:
+- id: engine-0
+  address: 127.0.0.1:8000
+  model: demo
+  adapters: [ad-a]
+  events: { endpoint: tcp://127.0.0.1:5557, replay: tcp://127.0.0.1:5558 }
+- id: engine-1
+  address: 127.0.0.1:8001
+  model: demo
+  tenant: other
+  events: { endpoint: tcp://127.0.0.1:5567, mode: bind }
+";
+
+#[test]
+fn a_good_configuration() {
+    let config = Config::from_yaml(GOOD).unwrap();
+    assert_eq!(config.index.ttl, Duration::from_secs(1800));
+    assert_eq!(config.replicas[0].tenant, "default");
+    assert_eq!(config.replicas[0].events.mode, EventsMode::Connect);
+    assert_eq!(config.replicas[1].events.mode, EventsMode::Bind);
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let config = Config::from_yaml("models: []\nreplicas: []\n").unwrap();
+    assert_eq!(config.listen.grpc.port(), 9090);
+    assert_eq!(config.index.sweep_interval, Duration::from_secs(10));
+}
+
+#[test]
+fn refusals_name_the_field() {
+    // (replace, with, how the error begins)
+    let cases = [
+        ("grpc: 127.0.0.1:0", "grpc: localhost", "listen.grpc: \"localhost\" is not ip:port"),
+        ("snapshot: 127.0.0.1:0", "snapshot: 0.0.0.0:0", "listen.snapshot: is not a loopback address"),
+        ("ttl: 30m", "ttl: 30", "index.ttl: \"30\" is not a duration"),
+        ("ttl: 30m", "ttl: 0s", "index.ttl: \"0s\" is not a duration"),
+        ("ttl: 30m", "ttl: 500ms", "index.ttl: must be at least 1s"),
+        ("sweepInterval: 10s", "sweepInterval: 1ms", "index.sweepInterval: must be"),
+        ("name: demo", "name: \"\"", "models[0].name: must be 1 to 256"),
+        ("path: models/demo", "path: \"\"", "models[0].path: must not be empty"),
+        ("id: engine-1", "id: engine-0", "replicas[1].id: \"engine-0\" is already at replicas[0].id"),
+        ("id: engine-1", "id: \"a b\"", "replicas[1].id: must be 1 to 256"),
+        ("127.0.0.1:8001", "engine:8001", "replicas[1].address: \"engine:8001\" is not ip:port"),
+        ("127.0.0.1:8001", "127.0.0.1:0", "replicas[1].address: port must not be 0"),
+        ("127.0.0.1:8001", "127.0.0.1:8000", "replicas[1].address: \"127.0.0.1:8000\" is already at"),
+        ("model: demo\n  tenant", "model: demon\n  tenant", "replicas[1].model: \"demon\" is not one of the models"),
+        ("tenant: other", "tenant: \"\"", "replicas[1].tenant: must be"),
+        ("[ad-a]", "[ad-a, ad-a]", "replicas[0].adapters[1]: \"ad-a\" is already at replicas[0].adapters[0]"),
+        ("[ad-a]", "[demo]", "replicas[0].adapters[0]: has the name of a model"),
+        ("tcp://127.0.0.1:5567", "127.0.0.1:5567", "replicas[1].events.endpoint: \"127.0.0.1:5567\" is not tcp://"),
+        ("tcp://127.0.0.1:5567", "tcp://127.0.0.1:5557", "replicas[1].events.endpoint: \"tcp://127.0.0.1:5557\" is already"),
+        ("tcp://127.0.0.1:5558", "udp://x", "replicas[0].events.replay: \"udp://x\" is not"),
+        ("mode: bind", "mode: listen", "replicas[1].events.mode: \"listen\" is neither"),
+    ];
+    for (replace, with, expected) in cases {
+        assert!(GOOD.contains(replace), "{replace}");
+        let error = Config::from_yaml(&GOOD.replacen(replace, with, 1)).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{replace} -> {with}: {error}");
+    }
+}
+
+#[test]
+fn unknown_and_missing_fields_are_refused_by_name() {
+    for (replace, with, name) in [
+        ("tenant: other", "tennant: other", "tennant"),
+        ("index: { ttl", "index: { tll", "tll"),
+        ("  model: demo\n  tenant", "  tenant", "model"),
+        ("replicas:", "replicase:", "replicase"),
+        ("adapters: [ad-a]", "adapters: 7", "7"),
+    ] {
+        assert!(GOOD.contains(replace), "{replace}");
+        let error = Config::from_yaml(&GOOD.replacen(replace, with, 1)).unwrap_err().to_string();
+        assert!(error.contains(name) || error.contains("sequence"), "{with}: {error}");
+    }
+}
