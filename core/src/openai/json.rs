@@ -258,17 +258,22 @@ impl<'a> Parser<'a> {
                     return Ok(text);
                 }
                 Some(b'\\') => match self.escape()? {
-                    Some(character) => append(&mut text, character.encode_utf8(&mut [0; 4]))?,
+                    Some(character) => {
+                        let run = self.run();
+                        text.try_reserve(4 + run.len()).map_err(|_| JsonError::Memory)?;
+                        text.push(character);
+                        text.push_str(run);
+                    }
                     None => return Ok(text),
                 },
                 Some(_) => return Err(JsonError::Syntax),
                 None => return self.cut().map(|()| text),
             }
-            append(&mut text, self.run())?;
         }
     }
 
     /// The character of the escape here; none if the input ends in it.
+    #[inline]
     fn escape(&mut self) -> Result<Option<char>> {
         let Some(&byte) = self.text.as_bytes().get(self.at + 1) else { return self.cut().map(|()| None) };
         self.at += 2;
