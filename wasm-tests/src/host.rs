@@ -169,9 +169,9 @@ impl Host {
         self.lock().shared.get(key.as_bytes()).map(|(value, _)| value.clone())
     }
 
-    /// Writes shared data, as another VM would.
-    pub fn set_shared_data(&self, key: &str, value: &[u8]) {
-        self.lock().shared.set(key.as_bytes(), value, 0);
+    /// Overwrites all shared data whose key starts with `prefix`, as something that is not the plugin might.
+    pub fn overwrite_shared_data(&self, prefix: &str, value: &[u8]) {
+        self.lock().shared.overwrite(prefix.as_bytes(), value);
     }
 
     /// All gRPC streams that were opened, oldest first.

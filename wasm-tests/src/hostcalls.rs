@@ -262,7 +262,7 @@ fn link_grpc(linker: &mut Linker<VmData>) -> Result<()> {
                 };
                 let (vm, context) = (caller.data().number, caller.data().effective);
                 if !caller.data().roots.contains(&context) {
-                    bail!("a gRPC stream from a context that is no root")
+                    return Ok(BAD_ARGUMENT);
                 }
                 let opened = {
                     let process = process(caller);

@@ -26,6 +26,11 @@ impl SharedData {
         self.values.insert(key.to_vec(), (value.to_vec(), self.last_cas));
         true
     }
+
+    pub(crate) fn overwrite(&mut self, prefix: &[u8], value: &[u8]) {
+        let keys: Vec<Vec<u8>> = self.values.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+        keys.iter().for_each(|key| _ = self.set(key, value, 0));
+    }
 }
 
 /// Queues by name. An entry goes to one dequeuer; the last registrant of the name is told.

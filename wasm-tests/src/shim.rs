@@ -24,7 +24,8 @@ pub struct HostShim {
     pub blocks: Vec<proto::Blocks>,
     /// Served by digest.
     pub artifacts: Vec<Artifact>,
-    served: BTreeSet<u32>,
+    /// Tokens of the streams that were answered.
+    pub served: BTreeSet<u32>,
 }
 
 /// A model artifact.
