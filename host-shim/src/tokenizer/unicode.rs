@@ -53,8 +53,9 @@ pub(super) fn nfc_tables() -> NfcTables {
             firsts.insert(character);
         }
     }
+    let seconds: Vec<_> = seconds().into_iter().filter(|second| !is_jamo(*second)).collect();
     for first in firsts {
-        for second in seconds().into_iter().filter(|second| !is_jamo(*second)) {
+        for &second in &seconds {
             if let Some(composed) = compose(first, second) {
                 put(&mut tables.compositions, &[first, second, composed].map(u32::from));
             }
