@@ -87,7 +87,7 @@ async fn run() -> Result<()> {
 fn script() -> Script {
     Script {
         model: MODEL.to_owned(),
-        applications: vec!["support", "contracts"],
+        applications: vec!["support", "contracts", "travel"],
         conversations_per_application: 3,
         turns: 4,
         unshared: 4,
