@@ -7,7 +7,7 @@
 //! the whole path in one call.
 
 // A program for measuring, not the plugin.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::print_stdout)]
 
 use std::hint::black_box;
 use std::time::Instant;

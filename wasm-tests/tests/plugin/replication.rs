@@ -25,8 +25,8 @@ fn deltas_are_followed() {
     let op = |op| proto::Op { op: Some(op) };
     setup.shim.delta(&mut setup.vm, vec![op(op::Op::Stored(stored(2, &prompt, 6)))]);
     assert_eq!(first(&setup.complete(&prompt)), B);
-    setup.host.advance(10_000);
-    setup.vm.tick();
+    // What was routed is expected there for two more seconds.
+    setup.host.advance(3_000);
     setup.shim.delta(&mut setup.vm, vec![op(op::Op::Removed(stored(2, &prompt, 6)))]);
     setup.shim.delta(&mut setup.vm, vec![op(op::Op::Stored(stored(3, &prompt, 1)))]);
     let exchange = setup.complete(&prompt);
@@ -168,11 +168,16 @@ fn a_wrong_artifact_is_refused_and_the_right_one_taken_later() {
     vm.body(context, &chat("demo", "hello"), true);
     vm.end(context);
     assert_eq!(host.metric("inference_cache_no_hint_total.cause.no_tokenizer"), 1);
+    let asked = host.metric("inference_cache_stream_opens_total.stream.artifact");
+    assert_eq!(asked, 1, "not again as long as the directory names it");
     shim.artifacts = vec![right];
-    for _ in 0..60 {
-        vm.run_for(200);
+    let named = shim.directory.clone();
+    shim.directory.models[0].artifact_digest.clear();
+    for directory in [shim.directory.clone(), named] {
+        shim.send(&mut vm, Body::Delta(proto::Delta { directory: Some(directory), ops: Vec::new() }), true);
+        vm.run_for(1_000);
         shim.serve(&mut vm);
-        shim.send(&mut vm, Body::Heartbeat(proto::Heartbeat {}), false);
+        vm.run_for(1_000);
     }
     assert_eq!(host.metric("inference_cache_models_loaded"), 1);
 }

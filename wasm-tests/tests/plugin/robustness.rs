@@ -1,8 +1,10 @@
 //! Hostcalls that fail, callbacks in any order with any arguments: nothing traps.
 
 use crate::common::*;
+use inference_cache_core::replication::frame::seal;
 use inference_cache_core::replication::proto::{self, payload::Body};
-use wasm_tests::{Host, Vm};
+use prost::Message;
+use wasm_tests::{Artifact, Host, Vm};
 
 /// Everything that a VM lives through, whatever comes of it.
 fn live(host: &Host) {
@@ -112,9 +114,77 @@ fn step(host: &Host, vm: &mut Vm, random: &mut Random, root: u32) {
         18 => host.set_grpc_reachable(flag != 0),
         _ => {
             let calls: Vec<&str> = host.calls().into_keys().filter(|name| *name != "random_get").collect();
-            let name = calls[random.below(calls.len())];
+            let Some(name) = calls.get(random.below(calls.len().max(1))) else { return };
             host.fail(name, if flag != 0 { size.max(1) } else { 0 });
         }
+    }
+}
+
+#[test]
+fn mutated_bodies_do_not_trap() {
+    let mut setup = setup_with(Host::new(), CONFIG, shim(Some(demo_artifact())));
+    let tools = r#"{"model": "demo", "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "messages": [{"role": "system", "content": "Be brief. Größe \ud83d\ude00"},
+        {"role": "user", "content": [{"type": "text", "text": "hello <|im_start|> there"}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}],
+        "chat_template_kwargs": {"enable_thinking": false}, "continue_final_message": true, "stop": null}"#;
+    let bodies = [
+        tools.as_bytes().to_vec(),
+        chat("demo", &"one two three ".repeat(30)),
+        completion("demo", &[1, 2, 3]),
+    ];
+    let pieces: [&[u8]; 10] =
+        [b"{", b"]", b"\"", b"\\ud800", b"\xff", b"1e999999", b"-", b"null", b"{{ 1 / 0 }}", b"\xf0\x9f"];
+    let mut random = Random(99);
+    for round in 0..6_000 {
+        let mut body = bodies[round % bodies.len()].clone();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(body.len());
+            match random.below(4) {
+                0 => body[at] = random.below(256) as u8,
+                1 => body.truncate(at.max(1)),
+                2 => drop(body.splice(at..at, pieces[random.below(pieces.len())].iter().copied())),
+                _ => drop(body.drain(at..(at + random.below(20)).min(body.len()))),
+            }
+            body.push(b'}');
+        }
+        let path = ["/v1/chat/completions", "/v1/completions"][random.below(2)];
+        setup.exchange(path, &[], &body);
+    }
+}
+
+#[test]
+fn hostile_artifacts_and_frames_do_not_trap() {
+    let (good, mut random) = (demo_artifact(), Random(7));
+    for round in 0..60 {
+        let mut bytes = good.bytes.clone();
+        // Many errors in the head, where sections are described; a cut; errors anywhere.
+        for _ in 0..1 + random.below(8) {
+            let within = if round % 3 == 0 { bytes.len() } else { bytes.len().min(512) };
+            let at = random.below(within);
+            bytes[at] = random.below(256) as u8;
+        }
+        if round % 5 == 0 {
+            bytes.truncate(random.below(bytes.len()));
+        }
+        let host = Host::new();
+        let mut vm = host.vm();
+        let root = vm.configure(CONFIG).expect("valid");
+        let mut shim = shim(Some(Artifact::new(bytes)));
+        for _ in 0..4 {
+            vm.run_for(200);
+            shim.serve(&mut vm);
+            let context = vm.open(root, &post("/v1/chat/completions", &[]), false);
+            vm.body(context, &chat("demo", &"hello there, wörld! 12345 ".repeat(20)), true);
+            vm.end(context);
+        }
+        let frame =
+            seal(shim.epoch, shim.seq, shim.seq, Body::Heartbeat(proto::Heartbeat {})).encode_to_vec();
+        let payload = [frame, (0..random.below(64)).map(|_| random.below(256) as u8).collect()].concat();
+        for token in shim.open_streams(&vm) {
+            vm.grpc_message(token, &payload);
+        }
+        vm.run_for(100);
     }
 }
 
