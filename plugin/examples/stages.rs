@@ -44,7 +44,7 @@ fn measure(model: &Model, artifact: &[u8], kilobytes: usize) {
     let text = render();
     let tokenize = || {
         let (mut tokens, mut encoder) = (Vec::new(), model.tokenizer.encode(&text, false));
-        while encoder.fill(&mut tokens, 4_096).expect("encodes") {}
+        while encoder.fill(&mut tokens, 256).expect("encodes") {}
         tokens
     };
     let tokens = tokenize();
