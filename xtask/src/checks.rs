@@ -23,7 +23,7 @@ pub(crate) fn test() -> Result<()> {
     let mut report = Report::default();
     lints(&mut report);
 
-    report.tests("tests, native", environment.apply(&mut native_tests(&["--workspace"], &[PLUGIN, "e2e"])));
+    report.tests("tests, native", environment.apply(&mut native_tests(&["--workspace"], &["e2e"])));
     report.tests("tests, documentation", &mut cargo(["test", "--doc", "--workspace", "--exclude", PLUGIN]));
     let mut web = cargo(["test", "--package", CORE, "--lib", "--target", WEB]);
     web.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER", runner);

@@ -68,7 +68,8 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
     };
     let plugin = artifacts::plugin()?;
     let tokenizers = tools::tokenizers()?;
-    let mut command = cargo(["run", "--quiet", "--release", "--package", package, "--bin", binary, "--"]);
+    // The driver only starts what it measures; that is built with the plugin's own profile.
+    let mut command = cargo(["run", "--quiet", "--package", package, "--bin", binary, "--"]);
     command.env("INFERENCE_CACHE_PLUGIN", plugin).env("INFERENCE_CACHE_TOKENIZERS", tokenizers);
     if let Some(json) = &bench.json {
         // The program runs in the repository's root.
