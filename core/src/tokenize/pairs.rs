@@ -8,7 +8,7 @@
 //! merged token. **The rank of a merge is its merged id**: the compiler only accepts vocabularies in which both orders
 //! agree, so that comparing ids compares ranks.
 //!
-//! Cost: 8 bytes a slot; a look-up reads one or two slots.
+//! Cost: 8 bytes a slot; a look-up reads a few slots of one or two cache lines.
 
 use super::artifact::{ArtifactError, MAX_TOKENS, Section};
 
@@ -16,7 +16,7 @@ use super::artifact::{ArtifactError, MAX_TOKENS, Section};
 pub const NO_MERGE: u32 = u32::MAX;
 
 /// Longest run of slots that a look-up reads.
-const PROBES: usize = 32;
+const PROBES: usize = 128;
 const EMPTY: u64 = u64::MAX;
 const ID_BITS: u32 = 20;
 const KEY: u64 = (1 << (2 * ID_BITS)) - 1;
@@ -64,7 +64,7 @@ pub fn build(merges: &[(u32, u32, u32)]) -> Option<Vec<u8>> {
     if !merges.iter().all(|(left, right, merged)| fits(*left) && fits(*right) && fits(*merged)) {
         return None;
     }
-    let slots = (merges.len() * 2).next_power_of_two().max(2);
+    let slots = (merges.len() * 3 / 2).next_power_of_two().max(2);
     [slots, slots * 2, slots * 4].into_iter().find_map(|slots| place(merges, slots))
 }
 

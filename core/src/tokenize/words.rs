@@ -14,7 +14,7 @@ use super::artifact::{ArtifactError, MAX_TOKENS, Section};
 /// What [`WordTable::find`] says of bytes that are not one token.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-const PROBES: usize = 32;
+const PROBES: usize = 128;
 const EMPTY: u32 = u32::MAX;
 const ID_BITS: u32 = 20;
 const ID: u32 = (1 << ID_BITS) - 1;

@@ -56,7 +56,7 @@ fn corpus(source: &Source) -> Vec<String> {
     for (index, token) in contents.iter().enumerate() {
         let other = contents[(index + 1) % contents.len()];
         let part: String = token.chars().skip(1).collect();
-        texts.push(format!("{token}"));
+        texts.push((*token).to_owned());
         texts.push(format!(
             "a{token}\n{token}{token} e\u{301}{other}\u{301} {token}{part}{other}'s  {part} {token}"
         ));

@@ -94,7 +94,16 @@ enum Merge {
 }
 
 impl Source {
-    pub(super) fn read(dir: &Path) -> Result<Source, CompileError> {
+    pub(super) fn utf8(file: &'static str, bytes: &[u8]) -> Result<String, CompileError> {
+        let refuse = |_| CompileError::Unsupported {
+            file,
+            field: "content".to_owned(),
+            value: "not UTF-8".to_owned(),
+        };
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(refuse)
+    }
+
+    fn read(dir: &Path) -> Result<Source, CompileError> {
         let tokenizer_json = read(dir, TOKENIZER)?;
         let config_json = read(dir, CONFIG)?;
         let template_file = if dir.join(TEMPLATE).exists() { Some(read(dir, TEMPLATE)?) } else { None };
@@ -106,7 +115,7 @@ impl Source {
         let special = check_config(&config, &json.added_tokens)?;
         let chat_template = match &template_file {
             // The file wins over the configuration, as in transformers.
-            Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            Some(bytes) => Some(utf8(TEMPLATE, bytes)?),
             None => template_of(&config)?,
         };
         let optional = |bytes: &Option<Vec<u8>>| bytes.as_deref().map_or([0; 32], sha256);
@@ -306,10 +315,10 @@ fn expect(field: &str, actual: &Value, supported: &Value) -> Result<(), CompileE
             }
         }
         (Value::Array(actual), Value::Array(supported)) if actual.len() == supported.len() => {
-            let pairs = actual.iter().zip(supported).enumerate();
-            pairs
-                .map(|(at, (actual, supported))| expect(&format!("{field}[{at}]"), actual, supported))
-                .collect()
+            let mut pairs = actual.iter().zip(supported).enumerate();
+            pairs.try_for_each(|(at, (actual, supported))| {
+                expect(&format!("{field}[{at}]"), actual, supported)
+            })
         }
         _ if actual == supported => Ok(()),
         _ => Err(unsupported(field, shorten(actual))),
@@ -327,6 +336,12 @@ fn shorten(value: &Value) -> String {
 
 fn parse<'a, T: Deserialize<'a>>(file: &'static str, bytes: &'a [u8]) -> Result<T, CompileError> {
     serde_json::from_slice(bytes).map_err(|error| CompileError::Json { file, error })
+}
+
+fn utf8(file: &'static str, bytes: &[u8]) -> Result<String, CompileError> {
+    let refuse =
+        |_| CompileError::Unsupported { file, field: "content".to_owned(), value: "not UTF-8".to_owned() };
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(refuse)
 }
 
 fn read(dir: &Path, file: &str) -> Result<Vec<u8>, CompileError> {
