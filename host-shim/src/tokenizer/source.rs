@@ -94,16 +94,7 @@ enum Merge {
 }
 
 impl Source {
-    pub(super) fn utf8(file: &'static str, bytes: &[u8]) -> Result<String, CompileError> {
-        let refuse = |_| CompileError::Unsupported {
-            file,
-            field: "content".to_owned(),
-            value: "not UTF-8".to_owned(),
-        };
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(refuse)
-    }
-
-    fn read(dir: &Path) -> Result<Source, CompileError> {
+    pub(super) fn read(dir: &Path) -> Result<Source, CompileError> {
         let tokenizer_json = read(dir, TOKENIZER)?;
         let config_json = read(dir, CONFIG)?;
         let template_file = if dir.join(TEMPLATE).exists() { Some(read(dir, TEMPLATE)?) } else { None };
