@@ -4,7 +4,7 @@
 //! wasm). An artifact that fails is not asked for again until the directory names another.
 
 use crate::replication::{Directory, ReplicationError, proto};
-use crate::template::{ChatTemplate, TemplateSettings};
+use crate::template::ChatTemplate;
 use crate::tokenize::Tokenizer;
 use hashbrown::{HashMap, HashSet};
 use prost::Message;
@@ -45,18 +45,13 @@ impl Model {
         let tokenizer = Tokenizer::load(artifact).map_err(|_| ReplicationError::Artifact("does not load"))?;
         let template = match tokenizer.chat_template() {
             Some(source) => Some(
-                ChatTemplate::compile(source, settings(&tokenizer))
+                ChatTemplate::compile(source, tokenizer.template_settings())
                     .map_err(|_| ReplicationError::Artifact("its chat template does not compile"))?,
             ),
             None => None,
         };
         Ok(Model { tokenizer, template })
     }
-}
-
-fn settings(tokenizer: &Tokenizer) -> TemplateSettings {
-    let special_tokens = tokenizer.special_tokens().map(|(name, text)| (name.to_owned(), text.to_owned()));
-    TemplateSettings { special_tokens: special_tokens.collect(), ..TemplateSettings::default() }
 }
 
 impl Models {

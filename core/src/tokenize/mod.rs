@@ -121,15 +121,9 @@ impl Tokenizer {
     /// What the chat template takes from the model: the special tokens by name; the rest as engines have it by default.
     pub fn template_settings(&self) -> TemplateSettings {
         let owned = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
-        TemplateSettings {
-            special_tokens: self.special_tokens().map(owned).collect(),
-            ..TemplateSettings::default()
-        }
-    }
-
-    /// Name (`bos_token`, `eos_token`, …) and text of the model's special tokens.
-    pub fn special_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
-        special::read(self.directory.section(&self.file, Section::SpecialTokens)).filter_map(Result::ok)
+        let named = special::read(self.directory.section(&self.file, Section::SpecialTokens));
+        let special_tokens = named.filter_map(Result::ok).map(owned).collect();
+        TemplateSettings { special_tokens, ..TemplateSettings::default() }
     }
 
     fn read_strings(&self) -> Result<(), ArtifactError> {
