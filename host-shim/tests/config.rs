@@ -54,12 +54,24 @@ fn refusals_name_the_field() {
         ("127.0.0.1:8001", "engine:8001", "replicas[1].address: \"engine:8001\" is not ip:port"),
         ("127.0.0.1:8001", "127.0.0.1:0", "replicas[1].address: port must not be 0"),
         ("127.0.0.1:8001", "127.0.0.1:8000", "replicas[1].address: \"127.0.0.1:8000\" is already at"),
-        ("model: demo\n  tenant", "model: demon\n  tenant", "replicas[1].model: \"demon\" is not one of the models"),
+        (
+            "model: demo\n  tenant",
+            "model: demon\n  tenant",
+            "replicas[1].model: \"demon\" is not one of the models",
+        ),
         ("tenant: other", "tenant: \"\"", "replicas[1].tenant: must be"),
         ("[ad-a]", "[ad-a, ad-a]", "replicas[0].adapters[1]: \"ad-a\" is already at replicas[0].adapters[0]"),
         ("[ad-a]", "[demo]", "replicas[0].adapters[0]: has the name of a model"),
-        ("tcp://127.0.0.1:5567", "127.0.0.1:5567", "replicas[1].events.endpoint: \"127.0.0.1:5567\" is not tcp://"),
-        ("tcp://127.0.0.1:5567", "tcp://127.0.0.1:5557", "replicas[1].events.endpoint: \"tcp://127.0.0.1:5557\" is already"),
+        (
+            "tcp://127.0.0.1:5567",
+            "127.0.0.1:5567",
+            "replicas[1].events.endpoint: \"127.0.0.1:5567\" is not tcp://",
+        ),
+        (
+            "tcp://127.0.0.1:5567",
+            "tcp://127.0.0.1:5557",
+            "replicas[1].events.endpoint: \"tcp://127.0.0.1:5557\" is already",
+        ),
         ("tcp://127.0.0.1:5558", "udp://x", "replicas[0].events.replay: \"udp://x\" is not"),
         ("mode: bind", "mode: listen", "replicas[1].events.mode: \"listen\" is neither"),
     ];

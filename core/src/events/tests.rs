@@ -12,7 +12,9 @@ fn batch(events: &[Vec<u8>], rank: Option<u32>) -> Vec<u8> {
     msg::write_array_len(&mut out, events.len() as u32).unwrap();
     events.iter().for_each(|event| out.extend_from_slice(event));
     match rank {
-        Some(rank) => drop(msg::write_uint(&mut out, rank.into()).unwrap()),
+        Some(rank) => {
+            msg::write_uint(&mut out, rank.into()).unwrap();
+        }
         None => msg::write_nil(&mut out).unwrap(),
     }
     out

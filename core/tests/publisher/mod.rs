@@ -99,12 +99,16 @@ pub(crate) fn stored(hashes: &[u64], parent: Option<u64>, tokens: &[u32], block_
     write_hashes(&mut out, hashes);
     msg::write_str(&mut out, "parent_block_hash").unwrap();
     match parent {
-        Some(parent) => drop(msg::write_uint(&mut out, parent).unwrap()),
+        Some(parent) => {
+            msg::write_uint(&mut out, parent).unwrap();
+        }
         None => msg::write_nil(&mut out).unwrap(),
     }
     msg::write_str(&mut out, "token_ids").unwrap();
     msg::write_array_len(&mut out, tokens.len() as u32).unwrap();
-    tokens.iter().for_each(|&token| drop(msg::write_uint(&mut out, token.into()).unwrap()));
+    for &token in tokens {
+        msg::write_uint(&mut out, token.into()).unwrap();
+    }
     msg::write_str(&mut out, "block_size").unwrap();
     msg::write_uint(&mut out, block_size.into()).unwrap();
     out
@@ -151,5 +155,7 @@ fn tag(out: &mut Vec<u8>, tag: &str) {
 fn write_hashes(out: &mut Vec<u8>, hashes: &[u64]) {
     msg::write_str(out, "block_hashes").unwrap();
     msg::write_array_len(out, hashes.len() as u32).unwrap();
-    hashes.iter().for_each(|&hash| drop(msg::write_uint(out, hash).unwrap()));
+    for &hash in hashes {
+        msg::write_uint(out, hash).unwrap();
+    }
 }
