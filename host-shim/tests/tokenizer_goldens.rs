@@ -12,6 +12,7 @@
 //!   cargo test --release -p host-shim --test tokenizer_goldens -- --ignored --nocapture
 //! ```
 //! where `DIR/NAME/golden.bin` is found by the name in `INFERENCE_CACHE_GOLDEN`.
+#![expect(clippy::print_stdout, reason = "says what was compared, or that nothing was")]
 
 use inference_cache_core::tokenize::Tokenizer;
 use serde_json::Value;
