@@ -75,8 +75,15 @@ fn main() -> Result<()> {
     }
 }
 
-#[tokio::main]
-async fn serve(config: Config) -> Result<()> {
+fn serve(config: Config) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let result = runtime.block_on(run(config));
+    // A tokenizer that is still being compiled must not hold the process up.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(config: Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let shim = tokio::select! {
