@@ -14,7 +14,6 @@ use crate::{artifacts, tools};
 
 const CORE: &str = "inference-cache-core";
 const PLUGIN: &str = "inference-cache-plugin";
-const WASM_TESTS: &str = "wasm-tests";
 const WASI: &str = "wasm32-wasip1";
 const WEB: &str = "wasm32-unknown-unknown";
 
@@ -24,11 +23,7 @@ pub(crate) fn test() -> Result<()> {
     let mut report = Report::default();
     lints(&mut report);
 
-    report
-        .tests("tests, native", environment.apply(&mut native_tests(&["--workspace"], &["e2e", WASM_TESTS])));
-    // In one process: it compiles the plugin once, not once per test as nextest's processes would.
-    let mut built = cargo(["test", "--no-fail-fast", "--package", WASM_TESTS, "--lib", "--tests"]);
-    report.tests("tests, built plugin", environment.apply(&mut built));
+    report.tests("tests, native", environment.apply(&mut native_tests(&["--workspace"], &["e2e"])));
     report.tests("tests, documentation", &mut cargo(["test", "--doc", "--workspace", "--exclude", PLUGIN]));
     let mut web = cargo(["test", "--package", CORE, "--lib", "--target", WEB]);
     web.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER", runner);
