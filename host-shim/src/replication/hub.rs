@@ -70,7 +70,7 @@ impl Hub {
     }
 
     pub(crate) fn subscribers(&mut self) -> usize {
-        self.subscribers.retain(|_, queue| !queue.is_closed() && Arc::strong_count(queue) > 1);
+        self.forget_ended();
         self.subscribers.len()
     }
 
@@ -138,8 +138,9 @@ impl Hub {
         true
     }
 
-    pub(crate) fn heartbeat(&self) {
-        self.send(&Arc::new(self.still(Body::Heartbeat(proto::Heartbeat {}))));
+    pub(crate) fn heartbeat(&mut self) {
+        let still = Arc::new(self.still(Body::Heartbeat(proto::Heartbeat {})));
+        self.send(&still);
     }
 
     /// Begins a stream. An older one of the same name ends.
@@ -165,7 +166,13 @@ impl Hub {
         }
     }
 
-    fn send(&self, frame: &Arc<Frame>) {
+    /// Streams that were cut, or that nobody reads any more.
+    fn forget_ended(&mut self) {
+        self.subscribers.retain(|_, queue| !queue.is_closed() && Arc::strong_count(queue) > 1);
+    }
+
+    fn send(&mut self, frame: &Arc<Frame>) {
+        self.forget_ended();
         self.subscribers.values().for_each(|queue| queue.push(frame));
     }
 

@@ -33,6 +33,9 @@ impl Queue {
     pub(crate) fn push(&self, frame: &Arc<Frame>) {
         let overfull = {
             let mut state = self.lock();
+            if state.closed.is_some() {
+                return;
+            }
             state.bytes += size(frame);
             state.frames.push_back(frame.clone());
             state.bytes > state.limit
@@ -85,4 +88,24 @@ impl Queue {
 
 fn size(frame: &Frame) -> usize {
     frame.payload.len() + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    #[tokio::test]
+    async fn a_cut_queue_holds_nothing_more() {
+        let frame = Arc::new(Frame { payload: vec![0; 1000], ..Frame::default() });
+        let queue = Queue::new(vec![frame.clone(); 5], 2000);
+        queue.push(&frame);
+        assert!(!queue.is_closed());
+        for _ in 0..10 {
+            queue.push(&frame);
+        }
+        assert!(queue.is_closed());
+        assert!(queue.lock().frames.is_empty());
+        assert_eq!(queue.next().await.unwrap_err().code(), Code::ResourceExhausted);
+    }
 }
