@@ -145,7 +145,7 @@ fn payloads_of_every_release() {
         let events: Vec<_> = batch.events().map(Result::unwrap).collect();
         let place = format!("{} {} {}", vector["engine"], vector["version"], vector["note"]);
         assert_eq!(batch.ts, 1_700_000_000.25, "{place}");
-        assert_eq!((events, batch.rank), release.expected(vector["note"].as_str().unwrap()), "{place}");
+        assert_eq!((events, batch.rank()), release.expected(vector["note"].as_str().unwrap()), "{place}");
     }
 }
 

@@ -5,26 +5,30 @@
 //! occur, and arrays have the length of their release. Unknown tags, fields and trailing slots are accepted.
 //!
 //! Contract: [`Batch::decode`] reads the envelope; [`Batch::events`] then decodes one event at a time, so memory is
-//! bounded by the largest single event whatever the lengths claim. An event that is well-formed msgpack but not what
-//! it should be is an `Err` of its own and the next one follows; bytes that are not msgpack end the batch with one
-//! `Err`. Nothing here interprets events: that is [`crate::ingest`].
+//! bounded by eight times the payload's bytes whatever the lengths claim. An event that is well-formed msgpack but not
+//! what it should be is an `Err` of its own and the next one follows; bytes that are not msgpack end the batch with one
+//! `Err`. [`shape`] describes a payload without its values, for people who must find out why it was refused. Nothing
+//! here interprets events: that is [`crate::ingest`].
 //!
-//! Cost: one pass to find an event's extent, one to read it; tokens and hashes are copied once.
+//! Cost: one pass; tokens and hashes are copied once. A refused event is stepped over in a second pass.
 //!
 //! Checked against payloads encoded by the engines' own classes (19 vLLM and 7 SGLang releases) and against
 //! recordings of running engines.
 
 mod frames;
 mod msgpack;
+mod shape;
 mod stored;
 
 pub use frames::{FrameError, Reply, live_frames, replay_frames, replay_request};
+pub use shape::shape;
 pub use stored::{BlockRemoved, BlockStored, ExtraKey};
 
 use msgpack::{Malformed, Reader, Value};
 
-/// An engine's own block hash: an opaque id inside one source. Integers keep their 64-bit pattern (SGLang's are
-/// signed); of byte strings the last 8 bytes, big-endian, which is what vLLM publishes in its integer form.
+/// An engine's own block hash: an opaque id inside one source. Integers keep their 64-bit pattern: vLLM's are the low 64
+/// bits of a digest, SGLang's (signed) and TensorRT-LLM's the first 8 bytes. Of byte strings, which only vLLM sends, the
+/// last 8 bytes, big-endian: the same number as in its integer form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EngineHash(pub u64);
 
@@ -33,8 +37,8 @@ pub struct EngineHash(pub u64);
 pub struct Batch<'a> {
     /// The engine's wall clock, seconds since the epoch; not monotonic.
     pub ts: f64,
-    /// Data-parallel rank of the publisher.
-    pub rank: Option<u32>,
+    /// Slots behind the events.
+    trailing: u32,
     count: u32,
     events: Reader<'a>,
 }
@@ -102,16 +106,17 @@ impl<'a> Batch<'a> {
             _ => return Err(EventError::NotABatch),
         };
         let Value::Array(count) = reader.read()? else { return Err(EventError::NotABatch) };
-        let events = reader;
-        // The rank stands behind the events. If it cannot be reached, the events before the damage still count.
-        let rank = (|| {
-            (0..count).try_for_each(|_| reader.skip()).ok()?;
-            match (slots > 2).then(|| reader.read().ok())?? {
-                Value::Int(rank) => rank.as_u32(),
-                _ => None,
-            }
-        })();
-        Ok(Batch { ts, rank, count, events })
+        Ok(Batch { ts, trailing: slots - 2, count, events: reader })
+    }
+
+    /// Data-parallel rank of the publisher. Steps over the events to find it.
+    pub fn rank(&self) -> Option<u32> {
+        let mut reader = self.events;
+        (0..self.count).try_for_each(|_| reader.skip()).ok()?;
+        match (self.trailing > 0).then(|| reader.read().ok())?? {
+            Value::Int(rank) => rank.as_u32(),
+            _ => None,
+        }
     }
 
     /// When `payload` was published, without reading further: [`Batch::ts`].
@@ -142,13 +147,16 @@ impl<'a> Iterator for Events<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        match self.reader.take_value() {
-            Ok(extent) => Some(decode_event(extent)),
-            Err(Malformed) => {
+        let start = self.reader;
+        let event = decode_event(&mut self.reader);
+        if event.is_err() {
+            self.reader = start;
+            if self.reader.skip().is_err() {
                 self.left = 0;
-                Some(Err(EventError::Malformed))
+                return Some(Err(EventError::Malformed));
             }
         }
+        Some(event)
     }
 }
 
@@ -160,20 +168,31 @@ enum Fields {
     Pairs(u32),
 }
 
-fn decode_event(mut event: Reader<'_>) -> Result<Event<'_>, EventError> {
+/// Reads one event and leaves `event` behind it; after an error, anywhere inside it.
+fn decode_event<'a>(event: &mut Reader<'a>) -> Result<Event<'a>, EventError> {
     let (tag, fields) = match event.read()? {
         Value::Array(slots @ 1..) => {
             let Value::Str(tag) = event.read()? else { return Err(EventError::NoTag) };
             (tag, Fields::Slots(slots - 1))
         }
-        Value::Map(pairs) => (find_tag(event, pairs)?, Fields::Pairs(pairs)),
+        Value::Map(pairs) => (find_tag(*event, pairs)?, Fields::Pairs(pairs)),
         _ => return Err(EventError::NoTag),
     };
     match tag {
-        b"BlockStored" => BlockStored::decode(&mut event, fields).map(Event::Stored),
-        b"BlockRemoved" => BlockRemoved::decode(&mut event, fields).map(Event::Removed),
-        b"AllBlocksCleared" => Ok(Event::Cleared),
-        _ => Ok(Event::Unknown),
+        b"BlockStored" => BlockStored::decode(event, fields).map(Event::Stored),
+        b"BlockRemoved" => BlockRemoved::decode(event, fields).map(Event::Removed),
+        b"AllBlocksCleared" => fields.skip(event).map(|()| Event::Cleared),
+        _ => fields.skip(event).map(|()| Event::Unknown),
+    }
+}
+
+impl Fields {
+    fn skip(self, event: &mut Reader<'_>) -> Result<(), EventError> {
+        let values = match self {
+            Fields::Slots(slots) => u64::from(slots),
+            Fields::Pairs(pairs) => 2 * u64::from(pairs),
+        };
+        Ok((0..values).try_for_each(|_| event.skip())?)
     }
 }
 

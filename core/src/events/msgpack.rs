@@ -38,6 +38,10 @@ impl Int {
         if self.negative { None } else { u32::try_from(self.bits).ok() }
     }
 
+    pub(super) fn is_negative(self) -> bool {
+        self.negative
+    }
+
     pub(super) fn as_f64(self) -> f64 {
         if self.negative { self.bits.cast_signed() as f64 } else { self.bits as f64 }
     }
@@ -122,6 +126,21 @@ impl<'a> Reader<'a> {
             }
             Marker::Reserved => return Err(Malformed),
         })
+    }
+
+    /// Reads an unsigned integer of up to 32 bits; `None`, without a step, if anything else comes. Most of what engines
+    /// publish are such numbers.
+    #[inline]
+    pub(super) fn small_uint(&mut self) -> Option<u32> {
+        let (value, rest) = match *self.rest {
+            [value @ 0..0x80, ref rest @ ..] => (u32::from(value), rest),
+            [0xcc, value, ref rest @ ..] => (u32::from(value), rest),
+            [0xcd, a, b, ref rest @ ..] => (u32::from(u16::from_be_bytes([a, b])), rest),
+            [0xce, a, b, c, d, ref rest @ ..] => (u32::from_be_bytes([a, b, c, d]), rest),
+            _ => return None,
+        };
+        self.rest = rest;
+        Some(value)
     }
 
     /// Reads a map's key: its bytes if it is a string, `None` (and past it) if it is anything else.

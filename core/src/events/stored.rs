@@ -13,8 +13,11 @@ pub struct BlockStored<'a> {
     pub hashes: Vec<EngineHash>,
     /// The block before the first; `None` at the start of a prompt.
     pub parent: Option<EngineHash>,
-    /// The blocks' tokens, concatenated. SGLang's bigram mode sends pairs `[token, next]`: the first of each is kept.
+    /// The blocks' tokens, concatenated.
     pub tokens: Vec<u32>,
+    /// In SGLang's bigram mode (EAGLE), which sends a pair `[token, next]` per token: the last `next`. The others are
+    /// the tokens themselves.
+    pub bigram_end: Option<u32>,
     /// Tokens per block; 0 in placeholders of offload connectors.
     pub block_size: u32,
     /// Deprecated number of the LoRA adapter; the only trace of it before vLLM 0.14.
@@ -31,6 +34,8 @@ pub struct BlockStored<'a> {
     pub group: Option<u32>,
     /// Kind of that group: `"full_attention"`, `"sliding_window"`, `"mamba"`, …
     pub spec_kind: Option<&'a str>,
+    /// The blocks' hashes also cover tokens behind them (speculative decoding in vLLM 0.33 and later).
+    pub looks_ahead: bool,
 }
 
 /// Something besides tokens that tells one block from another.
@@ -66,6 +71,7 @@ enum Field {
     Group,
     SpecKind,
     CacheSalt,
+    Lookahead,
 }
 
 const STORED_SLOTS: [Field; 10] = [
@@ -96,6 +102,7 @@ impl Field {
             b"group_idx" => Field::Group,
             b"kv_cache_spec_kind" => Field::SpecKind,
             b"cache_salt" => Field::CacheSalt,
+            b"lookahead_token_ids" => Field::Lookahead,
             _ => return None,
         })
     }
@@ -109,7 +116,7 @@ impl<'a> BlockStored<'a> {
             match field {
                 Field::Hashes => stored.hashes = read_hashes(event)?,
                 Field::Parent => stored.parent = read_parent(event)?,
-                Field::Tokens => stored.tokens = read_tokens(event)?,
+                Field::Tokens => (stored.tokens, stored.bigram_end) = read_tokens(event)?,
                 Field::BlockSize => {
                     stored.block_size =
                         read_u32(event, "block_size")?.ok_or(EventError::Field("block_size"))?;
@@ -125,6 +132,7 @@ impl<'a> BlockStored<'a> {
                 Field::Group => stored.group = read_u32(event, "group_idx")?,
                 Field::SpecKind => stored.spec_kind = read_str(event, "kv_cache_spec_kind")?,
                 Field::CacheSalt => stored.cache_salt = read_str(event, "cache_salt")?,
+                Field::Lookahead => stored.looks_ahead = read_presence(event)?,
             }
             hashes |= matches!(field, Field::Hashes);
             tokens |= matches!(field, Field::Tokens);
@@ -169,8 +177,10 @@ fn each_field<'a>(
     mut set: impl FnMut(Field, &mut Reader<'a>) -> Result<(), EventError>,
 ) -> Result<(), EventError> {
     match fields {
-        // Slots behind the known ones stay unread: the event's extent is known.
-        Fields::Slots(count) => slots.iter().take(count as usize).try_for_each(|&slot| set(slot, event)),
+        Fields::Slots(count) => {
+            slots.iter().take(count as usize).try_for_each(|&slot| set(slot, event))?;
+            (slots.len() as u32..count).try_for_each(|_| Ok(event.skip()?))
+        }
         Fields::Pairs(count) => (0..count).try_for_each(|_| match event.read_key()?.and_then(Field::named) {
             Some(field) => set(field, event),
             None => Ok(event.skip()?),
@@ -205,23 +215,43 @@ fn as_hash(value: Value<'_>, field: &'static str) -> Result<EngineHash, EventErr
     }
 }
 
-fn read_tokens(event: &mut Reader<'_>) -> Result<Vec<u32>, EventError> {
+/// The tokens, and what follows the last of them if they come in pairs.
+fn read_tokens(event: &mut Reader<'_>) -> Result<(Vec<u32>, Option<u32>), EventError> {
     const FIELD: &str = "token_ids";
     let len = array_len(event, FIELD)?;
     let mut tokens = sized(len, FIELD)?;
+    let mut next = None;
     for _ in 0..len {
-        let token = match event.read()? {
-            Value::Int(token) => token.as_u32(),
-            Value::Array(2) => {
-                let first = event.read()?;
-                event.skip()?;
-                if let Value::Int(token) = first { token.as_u32() } else { None }
+        let token = match event.small_uint() {
+            Some(token) => token,
+            None => {
+                let (token, follower) = read_token(event)?;
+                next = follower;
+                token
             }
-            _ => None,
         };
-        tokens.push(token.ok_or(EventError::Field(FIELD))?);
+        tokens.push(token);
     }
-    Ok(tokens)
+    Ok((tokens, next))
+}
+
+/// A token, or a pair of tokens.
+fn read_token(event: &mut Reader<'_>) -> Result<(u32, Option<u32>), EventError> {
+    let token = |value| match value {
+        Value::Int(token) => token.as_u32().ok_or(EventError::Field("token_ids")),
+        _ => Err(EventError::Field("token_ids")),
+    };
+    match event.read()? {
+        Value::Array(2) => Ok((token(event.read()?)?, Some(token(event.read()?)?))),
+        value => Ok((token(value)?, None)),
+    }
+}
+
+/// Whether a value is there and says anything.
+fn read_presence(event: &mut Reader<'_>) -> Result<bool, EventError> {
+    let mut head = *event;
+    event.skip()?;
+    Ok(!matches!(head.read()?, Value::Nil | Value::Array(0)))
 }
 
 fn read_extra_keys<'a>(event: &mut Reader<'a>) -> Result<Vec<(u32, ExtraKey<'a>)>, EventError> {

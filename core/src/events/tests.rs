@@ -57,7 +57,7 @@ fn one_bad_event_costs_only_itself() {
     msg::write_array_len(&mut unknown, 1).unwrap();
     msg::write_str(&mut unknown, "BlockWarmed").unwrap();
     let payload = batch(&[cleared(), wrong, vec![0x2a], unknown, removed(9)], Some(3));
-    assert_eq!(Batch::decode(&payload).unwrap().rank, Some(3));
+    assert_eq!(Batch::decode(&payload).unwrap().rank(), Some(3));
     assert_eq!(
         events(&payload),
         [
