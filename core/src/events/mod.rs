@@ -142,6 +142,13 @@ pub struct Events<'a> {
     reader: Reader<'a>,
 }
 
+impl<'a> Events<'a> {
+    /// The bytes from the next event on.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.reader.bytes()
+    }
+}
+
 impl<'a> Iterator for Events<'a> {
     type Item = Result<Event<'a>, EventError>;
 

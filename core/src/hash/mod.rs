@@ -30,11 +30,13 @@ const SEED: u64 = 1337;
 pub struct BlockHash(pub u64);
 
 impl BlockHash {
-    /// The hash of the block with these `tokens` that follows `parent`; `None` is the start of a plain prompt.
-    pub fn of_block(parent: Option<BlockHash>, tokens: &[u32]) -> BlockHash {
-        let mut bytes = Vec::with_capacity(tokens.len() * 4);
-        tokens.iter().for_each(|token| bytes.extend_from_slice(&token.to_le_bytes()));
-        BlockHash::link(parent, &bytes)
+    /// The hash of the block with these `tokens` that follows `parent`; `None` is the start of a plain prompt. `scratch`
+    /// is memory that is used again; what it holds does not matter.
+    pub fn of_block(parent: Option<BlockHash>, tokens: &[u32], scratch: &mut Vec<u8>) -> BlockHash {
+        scratch.resize(tokens.len() * 4, 0);
+        let bytes = scratch.as_chunks_mut::<4>().0;
+        bytes.iter_mut().zip(tokens).for_each(|(bytes, token)| *bytes = token.to_le_bytes());
+        BlockHash::link(parent, scratch)
     }
 
     fn link(parent: Option<BlockHash>, token_bytes: &[u8]) -> BlockHash {
@@ -199,8 +201,8 @@ mod tests {
     fn a_block_by_itself_is_the_chain_s_block() {
         let (tokens, size) = (tokens(40), BlockSize::SIXTEEN);
         let chain = chain(&tokens, size, &Namespace::empty());
-        assert_eq!(BlockHash::of_block(None, &tokens[..16]), chain[0]);
-        assert_eq!(BlockHash::of_block(Some(chain[0]), &tokens[16..32]), chain[1]);
+        assert_eq!(BlockHash::of_block(None, &tokens[..16], &mut vec![7; 99]), chain[0]);
+        assert_eq!(BlockHash::of_block(Some(chain[0]), &tokens[16..32], &mut Vec::new()), chain[1]);
     }
 
     #[test]

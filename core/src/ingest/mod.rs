@@ -27,16 +27,28 @@
 
 mod blocks;
 mod chain;
+mod copies;
+mod engine_map;
 mod orphans;
+mod pages;
+mod recent;
 mod sequence;
 mod sink;
 
 pub use sequence::{ReplayRequest, Source};
 pub use sink::{Sink, State, Stats, Stored, Tier};
 
-/// Bounds of one source.
+use crate::hash::BlockSize;
+
+/// Bounds of one source, and what the wire does not tell of it.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Spreads the engine's hashes in our table; random where engines are not trusted.
+    pub seed: u64,
+    /// Blocks smaller than this are gathered to blocks of this size, if it is a multiple of theirs.
+    pub group_to: Option<BlockSize>,
+    /// Copies counted of one block, per medium and group. 1 where requests may ask for `kv_cache_report_mode=full`.
+    pub max_copies: u16,
     /// Distinct engine hashes; further ones are skipped. An engine of 1 TiB of KV cache has about 4 million blocks.
     pub blocks: usize,
     /// Events that wait for their parent.
@@ -58,6 +70,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
+            seed: 0,
+            group_to: None,
+            max_copies: 32,
             blocks: 8 << 20,
             orphans: 1024,
             orphan_tokens: 1 << 20,

@@ -1,12 +1,16 @@
 //! The order of batches: duplicates, gaps, replays, epochs.
 
-use super::blocks::{Blocks, Parent};
+use super::blocks::Blocks;
 use super::chain::{Announcement, Run, announcement};
-use super::orphans::Orphans;
+use super::orphans::{Orphans, Waiting};
+use super::recent::{Recent, Seen};
 use super::{Limits, Sink, State, Stats};
-use crate::events::{Batch, Event};
+use crate::events::{Batch, BlockStored, Event, shape};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// Batches of a process that is gone which may come after those of the next one: what a publisher had queued.
+const MOST_LATE: u32 = 1024;
 
 /// One source. The caller feeds it what the sockets bring and starts the replays that it asks for.
 #[derive(Debug)]
@@ -22,8 +26,18 @@ pub struct Source {
     next: u64,
     /// Digest of batch `next - 1`; `None` before the first batch of the epoch.
     applied: Option<u64>,
-    /// Number and digest of the newest live batch of the epoch.
-    live: Option<(u64, u64)>,
+    /// Digests of the epoch's newest batches.
+    recent: Recent,
+    /// The newest live batch of the epoch.
+    newest: Option<Newest>,
+    /// The engine's clock at the first batch heard in this epoch, seconds.
+    began_s: Option<f64>,
+    /// When the engine process says that it started, seconds on its clock.
+    process_started_s: Option<f64>,
+    /// Nothing has come since the stream was opened.
+    fresh: bool,
+    /// Late batches of the process before this one that may still be told by their time.
+    late_left: u32,
     /// By number.
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
@@ -32,6 +46,13 @@ pub struct Source {
     ticket: u64,
     /// No replay is asked for before this time.
     replay_after_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    seq: u64,
+    /// The engine's clock, seconds.
+    ts: f64,
 }
 
 /// A replay to start: everything from batch `from` on.
@@ -73,7 +94,7 @@ impl Source {
     /// A source that was never heard. `has_replay`: the publisher keeps a ring that can be asked.
     pub fn new(has_replay: bool, limits: Limits) -> Source {
         Source {
-            blocks: Blocks::new(limits.blocks),
+            blocks: Blocks::new(&limits),
             limits,
             has_replay,
             orphans: Orphans::default(),
@@ -81,7 +102,12 @@ impl Source {
             epoch: 1,
             next: 0,
             applied: None,
-            live: None,
+            recent: Recent::default(),
+            newest: None,
+            began_s: None,
+            process_started_s: None,
+            fresh: false,
+            late_left: 0,
             held: BTreeMap::new(),
             held_bytes: 0,
             phase: Phase::Following,
@@ -93,28 +119,75 @@ impl Source {
 
     /// The live stream was opened, or opened again: batches may have been missed, the engine may be another process.
     pub fn connected(&mut self) {
+        self.fresh = true;
         if self.has_replay && self.phase == Phase::Following {
             self.replay_after_ms = 0;
             self.phase = Phase::Wanting { attempts: 0 };
         }
     }
 
+    /// The engine process started at `unix_s` on its own clock, as `process_start_time_seconds` of its metrics says; to
+    /// be called whenever that was read. What was published before is another process's.
+    pub fn process_started(&mut self, unix_s: f64, sink: &mut impl Sink) {
+        /// The two clocks are one, read in different ways.
+        const TOLERANCE_S: f64 = 1.0;
+        if !unix_s.is_finite()
+            || self.process_started_s.is_some_and(|known| (known - unix_s).abs() < TOLERANCE_S)
+        {
+            return;
+        }
+        self.process_started_s = Some(unix_s);
+        if self.began_s.is_some_and(|began| began < unix_s - TOLERANCE_S) {
+            self.restart(false, sink);
+            self.connected();
+        }
+    }
+
+    /// The engine is gone for good, or for so long that nothing of what was known can be trusted.
+    pub fn lost(&mut self, sink: &mut impl Sink) {
+        if self.newest.is_some() || self.applied.is_some() || !self.held.is_empty() {
+            self.restart(false, sink);
+        }
+    }
+
     /// A live batch.
     pub fn batch(&mut self, seq: u64, payload: &[u8], now_ms: u64, sink: &mut impl Sink) {
         self.stats.batches += 1;
+        self.stats.bytes += payload.len() as u64;
         if seq == u64::MAX {
             return self.refuse("reserved_seq");
         }
         let digest = xxh3_64(payload);
-        match self.live {
-            Some((newest, same)) if seq == newest && digest == same => return self.stats.duplicates += 1,
-            Some((newest, _)) if seq <= newest => self.restart(false, sink),
-            _ => {}
+        let ts = Batch::timestamp(payload);
+        let fresh = std::mem::take(&mut self.fresh);
+        match self.recent.seen(seq, digest) {
+            Seen::Same => return self.stats.duplicates += 1,
+            Seen::Other => self.restart(false, sink),
+            Seen::Unknown => match self.newest {
+                // Numbers went back: another process, unless the batch is older and only late.
+                Some(newest) if seq <= newest.seq => {
+                    if fresh || ts.is_none_or(|ts| ts > newest.ts) {
+                        self.restart(false, sink);
+                    } else if seq < self.next {
+                        return self.stats.late += 1;
+                    }
+                }
+                // Numbers went on where the process before this one ended.
+                _ if seq > self.next && self.late_left > 0 && ts < self.began_s => {
+                    self.late_left -= 1;
+                    return self.stats.late += 1;
+                }
+                _ => {}
+            },
         }
         if seq.checked_add(1) == Some(self.next) && self.applied.is_some_and(|applied| applied != digest) {
             self.restart(false, sink);
         }
-        self.live = Some((seq, digest));
+        self.recent.note(seq, digest);
+        self.began_s = self.began_s.or(ts);
+        if self.newest.is_none_or(|newest| seq > newest.seq) {
+            self.newest = Some(Newest { seq, ts: ts.unwrap_or(f64::MIN) });
+        }
         if seq < self.next {
             return self.stats.duplicates += 1;
         }
@@ -155,8 +228,12 @@ impl Source {
             return;
         }
         self.stats.replayed += 1;
+        self.stats.bytes += payload.len() as u64;
         let digest = xxh3_64(payload);
-        if seq.checked_add(1) == Some(self.next) && self.applied.is_some_and(|applied| applied != digest) {
+        let is_last = seq.checked_add(1) == Some(self.next);
+        let differs = (is_last && self.applied.is_some_and(|applied| applied != digest))
+            || (seq < self.next && self.recent.seen(seq, digest) == Seen::Other);
+        if differs {
             self.restart(true, sink);
             self.phase = Phase::Wanting { attempts: 0 };
             return;
@@ -215,7 +292,7 @@ impl Source {
 
     /// A message that could not even be numbered.
     pub fn refuse(&mut self, reason: &'static str) {
-        self.stats.decode_error(reason);
+        self.stats.decode_error(reason, String::new);
     }
 
     /// Housekeeping; call it every second or so.
@@ -253,6 +330,11 @@ impl Source {
         self.blocks.len()
     }
 
+    /// Bytes allocated for the map of the engine's hashes.
+    pub fn map_bytes(&self) -> usize {
+        self.blocks.bytes()
+    }
+
     /// Blocks that wait for their parent.
     pub fn waiting_blocks(&self) -> usize {
         self.orphans.blocks()
@@ -267,8 +349,11 @@ impl Source {
         self.degraded = false;
         self.replay_after_ms = 0;
         self.phase = Phase::Following;
+        self.recent.clear();
+        self.began_s = None;
+        self.late_left = MOST_LATE;
         if !keep_held {
-            self.live = None;
+            self.newest = None;
             self.held.clear();
             self.held_bytes = 0;
         }
@@ -282,8 +367,8 @@ impl Source {
 
     /// Goes on at `seq` without what is before it.
     fn jump(&mut self, seq: u64) {
-        if self.applied.is_some() && seq > self.next {
-            self.stats.missed_batches += seq.saturating_sub(self.next);
+        if seq > self.next {
+            self.stats.missed_batches += seq - self.next;
             self.degraded = true;
         }
         self.next = seq;
@@ -330,14 +415,19 @@ impl Source {
     fn apply(&mut self, seq: u64, payload: &[u8], digest: u64, now_ms: u64, sink: &mut impl Sink) {
         self.next = seq.saturating_add(1);
         self.applied = Some(digest);
+        self.recent.note(seq, digest);
         let batch = match Batch::decode(payload) {
             Ok(batch) => batch,
-            Err(error) => return self.stats.decode_error(error.reason()),
+            Err(error) => return self.stats.decode_error(error.reason(), || shape(payload)),
         };
-        for event in batch.events() {
-            match event {
-                Ok(event) => self.event(event, now_ms, sink),
-                Err(error) => self.stats.decode_error(error.reason()),
+        self.began_s = Some(self.began_s.map_or(batch.ts, |began| began.min(batch.ts)));
+        let mut events = batch.events();
+        loop {
+            let rest = events.bytes();
+            match events.next() {
+                Some(Ok(event)) => self.event(event, now_ms, sink),
+                Some(Err(error)) => self.stats.decode_error(error.reason(), || shape(rest)),
+                None => break,
             }
         }
     }
@@ -345,13 +435,7 @@ impl Source {
     fn event(&mut self, event: Event<'_>, now_ms: u64, sink: &mut impl Sink) {
         self.stats.events += 1;
         match event {
-            Event::Stored(stored) => match announcement(stored) {
-                Ok(Announcement::Run(run)) => self.store(run, now_ms, sink),
-                Ok(Announcement::Placeholder(copies)) => {
-                    self.blocks.store_placeholder(&copies, &mut self.stats, sink);
-                }
-                Err(reason) => self.stats.skip(reason),
-            },
+            Event::Stored(stored) => self.stored(&stored, now_ms, sink),
             Event::Removed(removed) => {
                 let mut unknown = 0;
                 self.blocks.remove(&removed, &mut self.stats, sink, |hash, tier| {
@@ -361,27 +445,41 @@ impl Source {
                 });
                 self.stats.unknown_removals += unknown;
             }
-            Event::Cleared => self.clear(sink),
+            Event::Cleared => {
+                self.clear(sink);
+                // Whatever was missed was about blocks that are gone.
+                self.degraded = false;
+            }
             Event::Unknown => self.stats.skip("unknown_event"),
         }
     }
 
-    fn store(&mut self, run: Run, now_ms: u64, sink: &mut impl Sink) {
-        let mut ready = vec![run];
-        while let Some(run) = ready.pop() {
-            let parent = match self.blocks.parent_of(&run) {
-                Parent::Root => None,
-                Parent::Known(parent) => Some(parent),
-                Parent::Unknown => {
-                    self.stats.orphans += run.hashes.len() as u64;
-                    self.stats.orphans_dropped += self.orphans.park(run, now_ms, &self.limits);
-                    continue;
-                }
-            };
-            self.blocks.store(&run, parent, &mut self.stats, sink);
-            if !self.orphans.is_empty() {
-                ready.extend(self.orphans.take_children(&run.hashes));
+    fn stored(&mut self, event: &BlockStored<'_>, now_ms: u64, sink: &mut impl Sink) {
+        match announcement(event) {
+            Ok(Announcement::Blocks { count, block_size, namespaces }) => {
+                self.store(&Run::new(event, count, block_size, &namespaces), now_ms, sink);
             }
+            Ok(Announcement::Placeholder) => self.blocks.store_placeholder(event, &mut self.stats, sink),
+            Err(reason) => self.stats.skip(reason),
         }
+    }
+
+    /// Stores a run, and those that have waited for its blocks.
+    fn store(&mut self, run: &Run<'_>, now_ms: u64, sink: &mut impl Sink) {
+        let mut ready = self.store_one(run, now_ms, sink);
+        while let Some(waiting) = ready.pop() {
+            ready.extend(self.store_one(&waiting.run(), now_ms, sink));
+        }
+    }
+
+    /// Stores a run or parks it; the runs that can follow it now.
+    fn store_one(&mut self, run: &Run<'_>, now_ms: u64, sink: &mut impl Sink) -> Vec<Waiting> {
+        let Some(start) = self.blocks.start_of(run) else {
+            self.stats.orphans += run.hashes.len() as u64;
+            self.stats.orphans_dropped += self.orphans.park(run, now_ms, &self.limits);
+            return Vec::new();
+        };
+        self.blocks.store(run, start, &mut self.stats, sink);
+        if self.orphans.is_empty() { Vec::new() } else { self.orphans.take_children(run.hashes) }
     }
 }

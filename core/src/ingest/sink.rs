@@ -84,8 +84,12 @@ pub struct Stats {
     pub batches: u64,
     /// Batches received by replay.
     pub replayed: u64,
+    /// Bytes of payloads, live and by replay.
+    pub bytes: u64,
     /// Batches that were there already.
     pub duplicates: u64,
+    /// Batches that came after later ones, or after those of another process, and were dropped.
+    pub late: u64,
     /// Events applied.
     pub events: u64,
     /// Blocks announced and indexed, repeats included.
@@ -108,6 +112,8 @@ pub struct Stats {
     pub skipped: BTreeMap<&'static str, u64>,
     /// Messages, payloads and events that could not be read, by reason.
     pub decode_errors: BTreeMap<&'static str, u64>,
+    /// The first of these by reason, described without its values ([`crate::events::shape`]).
+    pub samples: BTreeMap<&'static str, String>,
 }
 
 impl Stats {
@@ -115,7 +121,8 @@ impl Stats {
         *self.skipped.entry(reason).or_default() += 1;
     }
 
-    pub(super) fn decode_error(&mut self, reason: &'static str) {
+    pub(super) fn decode_error(&mut self, reason: &'static str, sample: impl FnOnce() -> String) {
         *self.decode_errors.entry(reason).or_default() += 1;
+        self.samples.entry(reason).or_insert_with(sample);
     }
 }
