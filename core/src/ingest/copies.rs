@@ -325,3 +325,112 @@ impl Copies {
         self.profiles.get(usize::from(id)).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    /// The naive model: every copy by itself. A hash has at most two keys, the newer one first.
+    #[derive(Default)]
+    struct Model(BTreeMap<u64, Vec<(u64, Vec<usize>)>>);
+
+    impl Model {
+        fn add(&mut self, hash: u64, key: u64, profile: usize, max_copies: usize) -> bool {
+            let keys = self.0.entry(hash).or_default();
+            match keys.iter_mut().position(|(of, _)| *of == key) {
+                // The table finds the newest key first and does not look further.
+                Some(0) => {
+                    let copies = &mut keys[0].1;
+                    if copies.iter().filter(|&&of| of == profile).count() < max_copies {
+                        copies.push(profile);
+                    }
+                    true
+                }
+                Some(_) => false,
+                None if keys.is_empty() => {
+                    keys.push((key, vec![profile]));
+                    true
+                }
+                // A second key has room only beside a first one that needs no entry of its own.
+                None if keys.len() == 1 && keys[0].1.len() == 1 && keys[0].1[0] < usize::from(SPILLED) => {
+                    keys.insert(0, (key, vec![profile]));
+                    true
+                }
+                None => false,
+            }
+        }
+
+        fn remove(&mut self, hash: u64, there: impl Fn(usize) -> bool) -> Option<u64> {
+            let keys = self.0.get_mut(&hash)?;
+            let (key, copies) = keys.first_mut()?;
+            let key = *key;
+            let at = copies.iter().position(|&profile| there(profile))?;
+            copies.remove(at);
+            if copies.is_empty() {
+                keys.remove(0);
+            }
+            if keys.is_empty() {
+                self.0.remove(&hash);
+            }
+            Some(key)
+        }
+    }
+
+    fn profiles() -> Vec<Profile> {
+        (0..20)
+            .map(|n| Profile {
+                adapter: 0,
+                block_size: BlockSize::SIXTEEN,
+                tier: Tier::ALL[n % 3],
+                group: Some(n as u32 / 3),
+                kind: Kind::Plain,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn behaves_like_a_list_of_copies() {
+        const MAX_COPIES: usize = 3;
+        let (mut table, mut model) = (Copies::new(1, usize::MAX, MAX_COPIES as u16), Model::default());
+        let profiles = profiles();
+        let mut state = 1_u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..100_000 {
+            let hash = next(200);
+            // Most copies are alike, most hashes have one key.
+            let profile = if next(4) > 0 { 0 } else { next(20) as usize };
+            if next(2) == 0 {
+                let key = if next(50) > 0 { hash } else { hash + 1000 + next(3) };
+                let id = table.profile_id(profiles[profile]).unwrap();
+                // Ids are given in order of first use; the model wants the same order for what fits into a mark.
+                let added = table.add(EngineHash(hash), key, id).is_ok();
+                assert_eq!(added, model.add(hash, key, usize::from(id), MAX_COPIES));
+            } else {
+                let Profile { tier, group, .. } = profiles[profile];
+                let removed = table.remove(EngineHash(hash), tier, group);
+                let there = |id: usize| {
+                    table.profile(id as ProfileId).is_some_and(|of| of.tier == tier && of.group == group)
+                };
+                let expected = model.remove(hash, there);
+                assert_eq!(removed.map(|removed| removed.held.key), expected);
+            }
+            let best = |copies: &[usize]| {
+                copies.iter().map(|&id| table.profile(id as ProfileId).unwrap().tier).min()
+            };
+            let expected = model.0.get(&hash).and_then(|keys| keys.first());
+            let held = table.get(EngineHash(hash));
+            assert_eq!(held.map(|held| held.key), expected.map(|(key, _)| *key));
+            if let Some(best_spilled) = table.best(EngineHash(hash)) {
+                assert_eq!(Some(best_spilled), best(&expected.unwrap().1));
+            }
+            let keys: usize = model.0.values().map(Vec::len).sum();
+            assert_eq!(table.map.len() + table.displaced, keys);
+        }
+    }
+}

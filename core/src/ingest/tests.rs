@@ -324,3 +324,181 @@ fn what_is_held_is_bounded() {
     (2..6).for_each(|seq| source.batch(seq, &log[seq as usize], 0, &mut index));
     assert_eq!((source.state(), source.last_seq()), (State::Degraded, Some(5)));
 }
+
+/// Pages of one token, four to a block.
+fn grouped() -> (Source, Index) {
+    let limits = Limits { group_to: BlockSize::new(4), ..Limits::default() };
+    (Source::new(false, limits), Index::default())
+}
+
+fn pages(first: u64, count: u64, parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
+    stored(&(first..first + count).collect::<Vec<_>>(), parent, tokens, 1)
+}
+
+#[test]
+fn pages_are_gathered_to_blocks() {
+    let (mut source, mut index) = grouped();
+    // Six pages: a block and a half.
+    source.batch(0, &batch(1.0, &[pages(100, 6, None, &TOKENS[..6])]), 0, &mut index);
+    assert_eq!((index.base(), source.blocks()), (own(&TOKENS[..4]), 1));
+    // The rest of the second block in two events, the last one before the one that it follows.
+    let events = [pages(107, 1, Some(106), &TOKENS[7..8]), pages(106, 1, Some(105), &TOKENS[6..7])];
+    source.batch(1, &batch(2.0, &events), 0, &mut index);
+    assert_eq!(index.base(), sorted(own(&TOKENS)));
+    // Another branch from inside of the second block.
+    source.batch(2, &batch(3.0, &[pages(200, 2, Some(105), &[70, 80])]), 0, &mut index);
+    let branch = [&TOKENS[..6], &[70, 80]].concat();
+    assert_eq!(index.base(), sorted([own(&TOKENS), own(&branch)[1..].to_vec()].concat()));
+    // Leaves go first; a block goes with its last page.
+    source.batch(3, &batch(4.0, &[removed(&[107, 106]), removed(&[201])]), 0, &mut index);
+    assert_eq!(index.base(), own(&TOKENS[..4]));
+    source.batch(4, &batch(5.0, &[removed(&[200, 105, 104, 103, 102, 101, 100])]), 0, &mut index);
+    assert_eq!((index.base(), source.blocks(), source.stats().unknown_removals), (vec![], 0, 0));
+}
+
+#[test]
+fn blocks_that_do_not_divide_are_not_gathered() {
+    let (mut source, mut index) = grouped();
+    source.batch(0, &batch(1.0, &[stored(&[1], None, &TOKENS[..3], 3)]), 0, &mut index);
+    let three = chain(&TOKENS[..3], BlockSize::new(3).unwrap(), &Namespace::empty());
+    assert_eq!(index.base(), three);
+}
+
+#[test]
+fn a_key_of_two_engine_hashes_goes_with_the_last() {
+    let adapted = |hash| with_text(stored(&[hash], None, &TOKENS[..4], 4), "lora_name", "ad");
+    let (mut source, mut index) = after(&[adapted(10), adapted(11)]);
+    let held = |index: &Index| index.0.keys().cloned().collect::<Vec<_>>();
+    let key = vec![("ad".to_owned(), own(&TOKENS[..4])[0])];
+    assert_eq!((held(&index), source.blocks()), (key.clone(), 1));
+    source.batch(1, &batch(2.0, &[removed(&[10])]), 0, &mut index);
+    assert_eq!(held(&index), key);
+    source.batch(2, &batch(3.0, &[removed(&[11])]), 0, &mut index);
+    assert_eq!((held(&index), source.blocks()), (vec![], 0));
+}
+
+#[test]
+fn one_engine_hash_of_two_contents_has_two_places() {
+    let (mut source, mut index) =
+        after(&[stored(&[10], None, &TOKENS[..4], 4), stored(&[10], None, &TOKENS[4..], 4)]);
+    assert_eq!(index.base(), sorted([own(&TOKENS[..4]), own(&TOKENS[4..])].concat()));
+    source.batch(1, &batch(2.0, &[stored(&[10], None, &[9; 4], 4), removed(&[10])]), 0, &mut index);
+    assert_eq!((index.base(), source.stats().skipped["ambiguous_hash"]), (own(&TOKENS[..4]), 1));
+    source.batch(2, &batch(3.0, &[removed(&[10])]), 0, &mut index);
+    assert_eq!((index.base(), source.blocks()), (vec![], 0));
+}
+
+#[test]
+fn copies_are_counted_up_to_the_cap() {
+    let block = || stored(&[10], None, &TOKENS[..4], 4);
+    for (max_copies, removals) in [(1, 1), (3, 3)] {
+        let limits = Limits { max_copies, ..Limits::default() };
+        let (mut source, mut index) = (Source::new(false, limits), Index::default());
+        source.batch(0, &batch(1.0, &vec![block(); 9]), 0, &mut index);
+        for nth in 1..=removals {
+            assert_eq!(index.base().len(), 1, "cap {max_copies}, removal {nth}");
+            source.batch(nth, &batch(2.0, &[removed(&[10])]), 0, &mut index);
+        }
+        assert_eq!((index.base(), source.blocks()), (vec![], 0));
+    }
+}
+
+#[test]
+fn repeats_and_stragglers_are_not_another_process() {
+    let log = log();
+    let (mut source, mut index) = (Source::new(false, Limits::default()), Index::default());
+    (0..6).for_each(|seq| source.batch(seq, &log[seq as usize], 0, &mut index));
+    // Heard before, and not the newest.
+    source.batch(2, &log[2], 0, &mut index);
+    assert_eq!((source.epoch(), source.stats().duplicates), (1, 1));
+    // Later ones overtook it: what it says is older than what is known.
+    source.batch(7, &log[7], 0, &mut index);
+    source.batch(6, &log[6], 0, &mut index);
+    assert_eq!((source.epoch(), source.stats().late, source.state()), (1, 1, State::Degraded));
+}
+
+#[test]
+fn a_straggler_fills_its_hole_if_the_replay_has_not() {
+    let log = log();
+    let (mut source, mut index) = (Source::new(true, Limits::default()), Index::default());
+    (0..4).for_each(|seq| source.batch(seq, &log[seq as usize], 0, &mut index));
+    source.batch(9, &log[9], 0, &mut index);
+    (4..9).rev().for_each(|seq| source.batch(seq, &log[seq as usize], 0, &mut index));
+    let request = source.replay_request(0).unwrap();
+    source.replay_ended(request.ticket, false, 0, &mut index);
+    assert_eq!((index.base(), source.epoch(), source.stats().missed_batches), (whole_log(), 1, 0));
+}
+
+#[test]
+fn the_last_words_of_a_dead_process_are_dropped() {
+    let (mut old, mut new) = (publisher::Engine::new(1), publisher::Engine::new(100));
+    (1..=10).for_each(|length| old.serve(&(0..length * 4).collect::<Vec<u32>>(), false));
+    (1..=4).for_each(|length| new.serve(&(500..500 + length * 4).collect::<Vec<u32>>(), false));
+    let (mut source, mut index) = (Source::new(false, Limits::default()), Index::default());
+    (0..9).for_each(|seq| source.batch(seq, &old.log[seq as usize], 0, &mut index));
+    (0..2).for_each(|seq| source.batch(seq, &new.log[seq as usize], 0, &mut index));
+    source.batch(9, &old.log[9], 0, &mut index);
+    (2..4).for_each(|seq| source.batch(seq, &new.log[seq as usize], 0, &mut index));
+    let whole = own(&(500..516).collect::<Vec<u32>>());
+    assert_eq!((index.base(), source.epoch(), source.stats().late), (sorted(whole), 2, 1));
+}
+
+#[test]
+fn a_new_start_time_is_a_new_process_unless_its_batches_came_first() {
+    let log = log();
+    let (mut source, mut index) = (Source::new(true, Limits::default()), Index::default());
+    // The engine's clock says 1.0 and a little at these.
+    (0..4).for_each(|seq| source.batch(seq, &log[seq as usize], 0, &mut index));
+    source.process_started(-100.0, &mut index);
+    source.process_started(-100.2, &mut index);
+    assert_eq!((source.epoch(), index.base().len()), (1, 4));
+    source.process_started(50.0, &mut index);
+    assert_eq!((source.epoch(), index.base(), source.state()), (2, vec![], State::Gap));
+    let mut other = publisher::Engine::new(60);
+    other.serve(&TOKENS, false);
+    source.batch(0, &other.log[0], 0, &mut index);
+    replay(&mut source, &other.log, true, &mut index);
+    source.process_started(59.5, &mut index);
+    source.process_started(f64::NAN, &mut index);
+    assert_eq!((source.epoch(), index.base()), (2, sorted(own(&TOKENS))));
+}
+
+#[test]
+fn a_lost_source_starts_anew() {
+    let log = log();
+    let (mut source, mut index) = (Source::new(true, Limits::default()), Index::default());
+    source.lost(&mut index);
+    assert_eq!(source.epoch(), 1);
+    (0..4).for_each(|seq| source.batch(seq, &log[seq as usize], 0, &mut index));
+    source.lost(&mut index);
+    assert_eq!((source.epoch(), index.base(), source.blocks()), (2, vec![], 0));
+    source.connected();
+    assert_eq!(replay(&mut source, &log, true, &mut index), 0);
+    assert_eq!((index.base(), source.state()), (whole_log(), State::Synced));
+}
+
+#[test]
+fn what_was_before_a_late_join_is_missing_until_everything_is_cleared() {
+    let log = log();
+    let (mut source, mut index) = (Source::new(false, Limits::default()), Index::default());
+    source.batch(3, &log[3], 0, &mut index);
+    assert_eq!((source.state(), source.stats().gaps, source.stats().missed_batches), (State::Degraded, 0, 3));
+    source.batch(4, &batch(9.0, &[cleared()]), 0, &mut index);
+    assert_eq!(source.state(), State::Synced);
+}
+
+#[test]
+fn the_first_refused_event_of_a_kind_is_described_without_its_values() {
+    let secret = with_text(stored(&[10], None, &TOKENS[..4], 4), "medium", "GPU");
+    let at = secret.windows(3).position(|bytes| bytes == b"GPU").unwrap();
+    let mut broken = secret.clone();
+    broken[at - 1] = 0x93; // an array of three numbers
+    let (source, _) = after(&[broken, secret]);
+    let samples = &source.stats().samples;
+    assert_eq!(samples.keys().collect::<Vec<_>>(), [&"wrong_field"]);
+    let sample = &samples["wrong_field"];
+    assert!(
+        sample.contains("\"token_ids\": [int ×4]") && sample.contains("\"medium\": [int ×3]"),
+        "{sample}"
+    );
+}
