@@ -3,6 +3,7 @@
 use crate::config::ReplicaConfig;
 use crate::ingest::{SourceStatus, Statuses};
 use crate::metrics;
+use crate::stats::Board;
 use crate::writer::{View, WriterHandle};
 use axum::Router;
 use axum::extract::State;
@@ -19,6 +20,7 @@ use std::time::UNIX_EPOCH;
 pub(crate) struct Views {
     pub(crate) writer: WriterHandle,
     pub(crate) statuses: Statuses,
+    pub(crate) board: Board,
     pub(crate) replicas: Arc<[ReplicaConfig]>,
     pub(crate) models: Arc<[String]>,
 }

@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod models;
 pub mod replication;
 mod service;
+pub mod stats;
 pub mod tokenizer;
 pub mod writer;
 

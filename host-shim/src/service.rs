@@ -7,6 +7,7 @@ use crate::ingest::{self, SourceStatus, Statuses};
 use crate::models::{self, Model, ModelError};
 use crate::replication::Service;
 use crate::replication::proto::replication_server::ReplicationServer;
+use crate::stats::{self, Board};
 use crate::writer::{Dump, View, Writer, WriterHandle};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ pub struct HostShim {
     writer: WriterHandle,
     writer_task: JoinHandle<()>,
     statuses: Statuses,
+    board: Board,
     tasks: JoinSet<()>,
     stop: CancellationToken,
 }
@@ -74,6 +76,7 @@ impl HostShim {
         let (writer, writer_task) =
             Writer::start(&config, models.clone(), epoch, subscriber_buffer, stop.clone());
         let statuses = Statuses::new(config.replicas.iter().map(|replica| replica.id.clone()));
+        let board = Board::default();
         let mut tasks = JoinSet::new();
         for (at, replica) in config.replicas.iter().enumerate() {
             let id = at as ReplicaId + 1;
@@ -86,10 +89,15 @@ impl HostShim {
                 statuses.clone(),
                 stop.clone(),
             );
+            if let Some(metrics) = &replica.metrics {
+                let (id, metrics) = (replica.id.clone(), metrics.clone());
+                stats::start(&mut tasks, id, metrics, board.clone(), stop.clone());
+            }
         }
         let views = Views {
             writer: writer.clone(),
             statuses: statuses.clone(),
+            board: board.clone(),
             models: models.iter().map(|model| model.name.clone()).collect(),
             replicas: config.replicas.into(),
         };
@@ -107,6 +115,7 @@ impl HostShim {
             writer,
             writer_task,
             statuses,
+            board,
             tasks,
             stop,
         })
@@ -135,6 +144,11 @@ impl HostShim {
     /// The sources, in order of the configuration.
     pub fn sources(&self) -> Vec<SourceStatus> {
         self.statuses.all()
+    }
+
+    /// Statistics of the engines.
+    pub fn stats(&self) -> &Board {
+        &self.board
     }
 
     /// What the index holds; `None` during shutdown.

@@ -67,6 +67,17 @@ pub struct ReplicaConfig {
     pub adapters: Vec<String>,
     /// Its KV events.
     pub events: EventsConfig,
+    /// Its metrics page; `None` if it is not to be scraped.
+    pub metrics: Option<MetricsConfig>,
+}
+
+/// Where a replica's statistics come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// `http://host:port/path`.
+    pub url: String,
+    /// How often.
+    pub interval: Duration,
 }
 
 /// Where a replica's KV events come from.

@@ -1,7 +1,8 @@
 //! From the file's text to values; every refusal names its field.
 
 use super::{
-    Config, ConfigError, EventsConfig, EventsMode, IndexConfig, Listen, ModelConfig, ReplicaConfig, raw,
+    Config, ConfigError, EventsConfig, EventsMode, IndexConfig, Listen, MetricsConfig, ModelConfig,
+    ReplicaConfig, raw,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -104,6 +105,7 @@ impl Replicas<'_> {
                 );
             }
         };
+        let metrics = metrics(&field, address, raw.metrics)?;
         Ok(ReplicaConfig {
             id: raw.id,
             address,
@@ -111,8 +113,26 @@ impl Replicas<'_> {
             tenant: raw.tenant,
             adapters: raw.adapters,
             events: EventsConfig { endpoint: raw.events.endpoint, mode, replay: raw.events.replay },
+            metrics,
         })
     }
+}
+
+fn metrics(
+    field: &impl Fn(&str) -> String,
+    address: SocketAddr,
+    raw: raw::Metrics,
+) -> Result<Option<MetricsConfig>, ConfigError> {
+    let interval = duration(field("metrics.interval"), &raw.interval)?;
+    if interval < Duration::from_millis(100) {
+        return refuse(field("metrics.interval"), "must be at least 100ms");
+    }
+    let url = raw.url.unwrap_or_else(|| format!("http://{address}/metrics"));
+    let parsed = reqwest::Url::parse(&url).ok();
+    if !parsed.is_some_and(|parsed| parsed.scheme() == "http" && parsed.has_host()) {
+        return refuse(field("metrics.url"), format!("{url:?} is not http://host:port/path"));
+    }
+    Ok(raw.enabled.then_some(MetricsConfig { url, interval }))
 }
 
 /// Names seen so far and where.

@@ -64,6 +64,22 @@ pub(super) struct Replica {
     #[serde(default)]
     pub(super) adapters: Vec<String>,
     pub(super) events: Events,
+    #[serde(default)]
+    pub(super) metrics: Metrics,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) enabled: bool,
+    pub(super) url: Option<String>,
+    pub(super) interval: String,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics { enabled: true, url: None, interval: "5s".into() }
+    }
 }
 
 #[derive(Debug, Deserialize)]
