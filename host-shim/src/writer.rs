@@ -295,7 +295,7 @@ impl Directory {
             tenant: replica.tenant.clone(),
             model: replica.model.clone(),
             adapters: replica.adapters.clone(),
-            draining: false,
+            ..Default::default()
         });
         let scopes = self.scopes.iter().map(|((tenant, model, adapter), &id)| proto::Scope {
             id,
@@ -309,6 +309,7 @@ impl Directory {
             artifact_digest: model.digest.to_vec(),
             artifact_size: model.artifact.len() as u64,
             block_sizes: self.block_sizes_of(&model.name),
+            ..Default::default()
         });
         proto::Directory {
             replicas: replicas.collect(),

@@ -194,6 +194,7 @@ fn gateway_with(hashes: &[BlockHash], artifact: &[u8]) -> Gateway {
             artifact_digest: digest,
             artifact_size: artifact.len() as u64,
             block_sizes: vec![16],
+            ..Default::default()
         }],
         ttl_s: 0,
     };

@@ -73,6 +73,7 @@ impl HostShim {
                     .unwrap_or_default(),
                 artifact_size: artifact.as_ref().map_or(0, |artifact| artifact.bytes.len() as u64),
                 block_sizes: vec![16],
+                ..Default::default()
             }],
             ttl_s: 0,
         };

@@ -73,7 +73,7 @@ fn directory() -> proto::Directory {
         tenant: "default".into(),
         model: "m".into(),
         adapters: if id == 3 { vec!["lora".into()] } else { vec![] },
-        draining: false,
+        ..Default::default()
     };
     let scope = |id: u32, adapter: &str| proto::Scope {
         id,

@@ -207,7 +207,7 @@ mod tests {
             tenant: tenant.into(),
             model: "base".into(),
             adapters: adapters.iter().map(|&name| name.into()).collect(),
-            draining: false,
+            ..Default::default()
         }
     }
 
