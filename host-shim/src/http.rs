@@ -1,10 +1,10 @@
 //! HTTP: `/metrics`, `/healthz`, `/readyz` on one listener; `/snapshot`, which names tenants, on another.
 
-use crate::config::ReplicaConfig;
 use crate::ingest::{SourceStatus, Statuses};
 use crate::metrics;
+use crate::reload::Reloads;
 use crate::stats::Board;
-use crate::writer::{View, WriterHandle};
+use crate::writer::{HolderView, View, WriterHandle};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,7 +21,7 @@ pub(crate) struct Views {
     pub(crate) writer: WriterHandle,
     pub(crate) statuses: Statuses,
     pub(crate) board: Board,
-    pub(crate) replicas: Arc<[ReplicaConfig]>,
+    pub(crate) reloads: Arc<Reloads>,
     pub(crate) models: Arc<[String]>,
 }
 
@@ -52,7 +52,7 @@ async fn scrape(State(views): State<Views>) -> Response {
     let Some(view) = views.writer.view().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    match metrics::render(view, views.statuses.all(), views.models.to_vec()) {
+    match metrics::render(view, views.statuses.all(), views.models.to_vec(), views.reloads) {
         Ok(text) => ([("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
             .into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -63,7 +63,7 @@ async fn snapshot(State(views): State<Views>) -> Response {
     let Some(view) = views.writer.view().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    axum::Json(Snapshot::new(&view, &views.replicas, &views.statuses.all())).into_response()
+    axum::Json(Snapshot::new(&view, &views.statuses.all())).into_response()
 }
 
 /// The reference's shape, plus `sources` and `replication`. Rates that no producer has reported are 0.
@@ -109,6 +109,7 @@ struct Tenant {
 #[serde(rename_all = "camelCase")]
 struct Source {
     replica_id: String,
+    rank: u32,
     connected: bool,
     state: &'static str,
     epoch: u64,
@@ -118,7 +119,10 @@ struct Source {
     gaps: u64,
     missed_batches: u64,
     shed_messages: u64,
+    losses: u64,
     decode_errors: BTreeMap<&'static str, u64>,
+    /// The first error of each reason, described without its values.
+    decode_error_samples: BTreeMap<&'static str, String>,
     skipped_events: BTreeMap<&'static str, u64>,
 }
 
@@ -133,28 +137,34 @@ struct Replication {
 }
 
 impl Snapshot {
-    fn new(view: &View, replicas: &[ReplicaConfig], statuses: &[SourceStatus]) -> Snapshot {
+    fn new(view: &View, statuses: &[SourceStatus]) -> Snapshot {
         let millis = |status: &SourceStatus| {
             let since = status.last_event_at?.duration_since(UNIX_EPOCH).ok()?;
             u64::try_from(since.as_millis()).ok()
         };
-        let rows = replicas.iter().zip(&view.replica_entries).zip(statuses);
+        // The ranks of a replica stand beside each other.
+        let replicas = view.holders.chunk_by(|one, other| one.holder.replica.id == other.holder.replica.id);
+        let last_event = |ranks: &[HolderView]| {
+            let of = |status: &&SourceStatus| ranks.iter().any(|rank| rank.id == status.id);
+            statuses.iter().filter(of).filter_map(millis).max()
+        };
         let mut tenants: BTreeMap<&str, usize> =
-            replicas.iter().map(|replica| (replica.tenant.as_str(), 0)).collect();
+            view.holders.iter().map(|rank| (rank.holder.replica.tenant.as_str(), 0)).collect();
         for ((tenant, _), keys) in &view.keys {
             *tenants.entry(tenant).or_default() += keys;
         }
         Snapshot {
-            replicas: rows
-                .map(|((replica, &entries), status)| Replica {
+            replicas: replicas
+                .filter_map(|ranks| Some((&ranks.first()?.holder.replica, ranks)))
+                .map(|(replica, ranks)| Replica {
                     replica_id: replica.id.clone(),
                     tenant: replica.tenant.clone(),
                     cache_memory_bytes: 0,
                     hit_rate: 0.0,
                     pressure: 0.0,
-                    last_update: millis(status),
-                    prefix_count: entries,
-                    last_event_at: millis(status),
+                    last_update: last_event(ranks),
+                    prefix_count: ranks.iter().map(|rank| rank.entries).sum(),
+                    last_event_at: last_event(ranks),
                     stats_reported: false,
                     t2_hit_tokens: 0,
                     t2_query_tokens: 0,
@@ -187,6 +197,7 @@ impl Source {
     fn new(status: &SourceStatus) -> Source {
         Source {
             replica_id: status.replica.clone(),
+            rank: status.rank,
             connected: status.connected,
             state: status.state.as_str(),
             epoch: status.epoch,
@@ -196,7 +207,9 @@ impl Source {
             gaps: status.stats.gaps,
             missed_batches: status.stats.missed_batches,
             shed_messages: status.shed,
+            losses: status.losses,
             decode_errors: status.stats.decode_errors.clone(),
+            decode_error_samples: status.stats.samples.clone(),
             skipped_events: status.stats.skipped.clone(),
         }
     }

@@ -107,6 +107,13 @@ impl Index {
         found
     }
 
+    /// As [`Index::clear`], for a replica that does not come back.
+    pub fn forget(&mut self, replica: ReplicaId) -> bool {
+        let found = self.clear(replica);
+        self.tables.retain(|(_, of), _| *of != replica);
+        found
+    }
+
     /// Removes what was last seen a TTL ago, at most `limit` entries; `expired` hears of each. Whether more may be due.
     pub fn expire(
         &mut self,

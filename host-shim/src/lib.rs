@@ -10,11 +10,13 @@
 //! changes, so a snapshot is exact at one sequence number. [`HostShim`] runs it all inside any tokio runtime.
 
 pub mod config;
+mod directory;
 pub mod http;
 pub mod index;
 pub mod ingest;
 pub mod metrics;
 pub mod models;
+mod reload;
 pub mod replication;
 mod service;
 pub mod stats;
@@ -22,4 +24,6 @@ pub mod tokenizer;
 pub mod writer;
 
 pub use config::{Config, ConfigError};
+pub use directory::Holder;
+pub use reload::{ConfigFile, Reloads};
 pub use service::{HostShim, StartError};

@@ -2,9 +2,14 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use host_shim::{Config, HostShim, tokenizer};
+use host_shim::{Config, ConfigFile, HostShim, tokenizer};
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the configuration file is looked at.
+const CONFIG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Ingests KV-cache events of engines and replicates the index to gateways.
 #[derive(Debug, Parser)]
@@ -16,7 +21,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the service until SIGTERM or SIGINT.
+    /// Run the service until SIGTERM or SIGINT. The configuration's replicas follow the file; SIGHUP reads it at once.
     Serve {
         /// Configuration, YAML.
         #[arg(long)]
@@ -55,7 +60,10 @@ fn main() -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     match Cli::parse().command {
-        Command::Serve { config } => serve(Config::read(&config)?),
+        Command::Serve { config } => {
+            let (file, config) = ConfigFile::open(config)?;
+            serve(file, config)
+        }
         Command::CheckConfig { config } => {
             let checked = Config::read(&config)?;
             tracing::info!(
@@ -75,26 +83,41 @@ fn main() -> Result<()> {
     }
 }
 
-fn serve(config: Config) -> Result<()> {
+fn serve(file: ConfigFile, config: Config) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let result = runtime.block_on(run(config));
+    let result = runtime.block_on(run(file, config));
     // A tokenizer that is still being compiled must not hold the process up.
     runtime.shutdown_background();
     result
 }
 
-async fn run(config: Config) -> Result<()> {
+async fn run(mut file: ConfigFile, config: Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let shim = tokio::select! {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut shim = tokio::select! {
         started = HostShim::start(config) => started?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
     tracing::info!(grpc = %shim.grpc_addr(), http = %shim.http_addr(), snapshot = %shim.snapshot_addr(), "serving");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let mut look = interval(CONFIG_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let read = tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => Some(file.read()),
+            _ = look.tick() => file.changed(),
+        };
+        match read {
+            Some(Ok(config)) => {
+                tracing::info!(replicas = config.replicas.len(), "configuration read again");
+                shim.reload(config).await;
+            }
+            Some(Err(error)) => shim.refuse_reload(&error),
+            None => {}
+        }
     }
     tracing::info!("shutting down");
     shim.shutdown().await;

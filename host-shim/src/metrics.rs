@@ -4,6 +4,7 @@
 //! `inferencecache_index_evictions_total{algorithm,reason}`); `inferencecache_source_*` per event source.
 
 use crate::ingest::SourceStatus;
+use crate::reload::Reloads;
 use crate::writer::View;
 use inference_cache_core::ingest::State;
 use prometheus_client::collector::Collector;
@@ -13,11 +14,18 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// The text of a scrape.
-pub fn render(view: View, sources: Vec<SourceStatus>, models: Vec<String>) -> Result<String, fmt::Error> {
+pub fn render(
+    view: View,
+    sources: Vec<SourceStatus>,
+    models: Vec<String>,
+    reloads: Arc<Reloads>,
+) -> Result<String, fmt::Error> {
+    let sources = sources.into_iter().map(|status| (status.rank.to_string(), status)).collect();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape { view, sources, models }));
+    registry.register_collector(Box::new(Scrape { view, sources, models, reloads }));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)
@@ -26,8 +34,10 @@ pub fn render(view: View, sources: Vec<SourceStatus>, models: Vec<String>) -> Re
 #[derive(Debug)]
 struct Scrape {
     view: View,
-    sources: Vec<SourceStatus>,
+    /// With the rank as a label.
+    sources: Vec<(String, SourceStatus)>,
     models: Vec<String>,
+    reloads: Arc<Reloads>,
 }
 
 impl Collector for Scrape {
@@ -60,6 +70,21 @@ impl Collector for Scrape {
             [([], view.seq as f64)],
         )?;
         gauge(encoder, "replication_subscribers", "open streams", [([], view.subscribers as f64)])?;
+        counter(
+            encoder,
+            "late_operations",
+            "operations of sources that had gone, dropped",
+            [([], view.late_operations)],
+        )?;
+        counter(
+            encoder,
+            "config_reloads",
+            "configuration files read while running",
+            [
+                ([("result", "applied")], self.reloads.applied()),
+                ([("result", "refused")], self.reloads.refused()),
+            ],
+        )?;
         self.sources(encoder)
     }
 }
@@ -67,10 +92,12 @@ impl Collector for Scrape {
 impl Scrape {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         type Read = fn(&SourceStatus) -> u64;
-        let counters: [(&str, &str, Read); 12] = [
+        let counters: [(&str, &str, Read); 15] = [
             ("source_batches", "batches received live", |s| s.stats.batches),
             ("source_replayed_batches", "batches received by replay", |s| s.stats.replayed),
             ("source_duplicate_batches", "batches that were there already", |s| s.stats.duplicates),
+            ("source_late_batches", "batches of a process that had gone", |s| s.stats.late),
+            ("source_bytes", "bytes of payloads, live and by replay", |s| s.stats.bytes),
             ("source_events", "events applied", |s| s.stats.events),
             ("source_stored_blocks", "blocks announced", |s| s.stats.stored_blocks),
             ("source_removed_blocks", "copies removed", |s| s.stats.removed_blocks),
@@ -80,48 +107,52 @@ impl Scrape {
             ("source_orphans", "blocks that waited for their parent", |s| s.stats.orphans),
             ("source_orphans_dropped", "of those, dropped", |s| s.stats.orphans_dropped),
             ("source_shed_messages", "messages dropped by a full queue", |s| s.shed),
+            ("source_losses", "times that the publisher was away for too long", |s| s.losses),
         ];
         for (name, help, read) in counters {
-            let values =
-                self.sources.iter().map(|source| ([("replica", source.replica.as_str())], read(source)));
+            let values = self.sources.iter().map(|(rank, source)| (labels(rank, source), read(source)));
             counter(encoder, name, help, values)?;
         }
         let by_reason = |pick: fn(&SourceStatus) -> &BTreeMap<&'static str, u64>| {
-            self.sources.iter().flat_map(move |source| {
-                pick(source).iter().map(|(&reason, &count)| {
-                    ([("replica", source.replica.as_str()), ("reason", reason)], count)
-                })
+            self.sources.iter().flat_map(move |(rank, source)| {
+                let [replica, rank] = labels(rank, source);
+                pick(source).iter().map(move |(&reason, &count)| ([replica, rank, ("reason", reason)], count))
             })
         };
         let errors = by_reason(|source| &source.stats.decode_errors);
         counter(encoder, "source_decode_errors", "messages and events that could not be read", errors)?;
         let skipped = by_reason(|source| &source.stats.skipped);
         counter(encoder, "source_skipped_events", "events that are not indexed", skipped)?;
-        let states = self.sources.iter().flat_map(|source| {
+        let states = self.sources.iter().flat_map(|(rank, source)| {
             [State::Synced, State::Gap, State::Replaying, State::Degraded].map(|state| {
                 let is = f64::from(u8::from(source.state == state));
-                ([("replica", source.replica.as_str()), ("state", state.as_str())], is)
+                let [replica, rank] = labels(rank, source);
+                ([replica, rank, ("state", state.as_str())], is)
             })
         });
         gauge(encoder, "source_state", "1 for the state that the source is in", states)?;
         type ReadGauge = fn(&SourceStatus) -> Option<f64>;
-        let gauges: [(&str, &str, ReadGauge); 4] = [
+        let gauges: [(&str, &str, ReadGauge); 6] = [
             ("source_connected", "whether the publisher is connected", |s| {
                 Some(f64::from(u8::from(s.connected)))
             }),
             ("source_epoch", "engine processes seen", |s| Some(s.epoch as f64)),
+            ("source_last_seq", "number of the last batch applied", |s| s.last_seq.map(|seq| seq as f64)),
             ("source_blocks", "distinct blocks held by the engine", |s| Some(s.blocks as f64)),
+            ("source_waiting_blocks", "blocks that wait for their parent", |s| Some(s.waiting_blocks as f64)),
             ("source_lag_seconds", "from publishing to applying, last live batch", |s| s.lag_s),
         ];
         for (name, help, read) in gauges {
-            let values = self
-                .sources
-                .iter()
-                .filter_map(|source| Some(([("replica", source.replica.as_str())], read(source)?)));
+            let values =
+                self.sources.iter().filter_map(|(rank, source)| Some((labels(rank, source), read(source)?)));
             gauge(encoder, name, help, values)?;
         }
         Ok(())
     }
+}
+
+fn labels<'a>(rank: &'a str, source: &'a SourceStatus) -> [(&'a str, &'a str); 2] {
+    [("replica", source.replica.as_str()), ("rank", rank)]
 }
 
 fn gauge<'a, const N: usize>(

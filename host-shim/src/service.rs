@@ -2,12 +2,12 @@
 
 use crate::config::Config;
 use crate::http::{self, Views};
-use crate::index::ReplicaId;
-use crate::ingest::{self, SourceStatus, Statuses};
+use crate::ingest::{Fleet, SourceStatus, Statuses};
 use crate::models::{self, Model, ModelError};
+use crate::reload::Reloads;
 use crate::replication::Service;
 use crate::replication::proto::replication_server::ReplicationServer;
-use crate::stats::{self, Board};
+use crate::stats::Board;
 use crate::writer::{Dump, View, Writer, WriterHandle};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -34,6 +34,10 @@ pub struct HostShim {
     writer_task: JoinHandle<()>,
     statuses: Statuses,
     board: Board,
+    fleet: Fleet,
+    /// What the service runs with.
+    config: Config,
+    reloads: Arc<Reloads>,
     tasks: JoinSet<()>,
     stop: CancellationToken,
 }
@@ -74,32 +78,19 @@ impl HostShim {
         let stop = CancellationToken::new();
         let epoch = RandomState::new().hash_one(std::process::id()).max(1);
         let (writer, writer_task) =
-            Writer::start(&config, models.clone(), epoch, subscriber_buffer, stop.clone());
-        let statuses = Statuses::new(config.replicas.iter().map(|replica| replica.id.clone()));
+            Writer::start(&config.index, models.clone(), epoch, subscriber_buffer, stop.clone());
+        let statuses = Statuses::default();
         let board = Board::default();
+        let mut fleet = Fleet::new(writer.clone(), statuses.clone(), board.clone());
+        fleet.set(&config.replicas).await;
         let mut tasks = JoinSet::new();
-        for (at, replica) in config.replicas.iter().enumerate() {
-            let id = at as ReplicaId + 1;
-            ingest::start(
-                &mut tasks,
-                at,
-                id,
-                &replica.events,
-                writer.clone(),
-                statuses.clone(),
-                stop.clone(),
-            );
-            if let Some(metrics) = &replica.metrics {
-                let (id, metrics) = (replica.id.clone(), metrics.clone());
-                stats::start(&mut tasks, id, metrics, board.clone(), stop.clone());
-            }
-        }
+        let reloads = Arc::<Reloads>::default();
         let views = Views {
             writer: writer.clone(),
             statuses: statuses.clone(),
             board: board.clone(),
             models: models.iter().map(|model| model.name.clone()).collect(),
-            replicas: config.replicas.into(),
+            reloads: reloads.clone(),
         };
         let (grpc_address, grpc_listener) = grpc;
         tasks.spawn(serve_grpc(grpc_listener, Service::new(writer.clone(), models), stop.clone()));
@@ -116,6 +107,9 @@ impl HostShim {
             writer_task,
             statuses,
             board,
+            fleet,
+            config,
+            reloads,
             tasks,
             stop,
         })
@@ -141,7 +135,39 @@ impl HostShim {
         self.epoch
     }
 
-    /// The sources, in order of the configuration.
+    /// Takes over the replicas of another configuration: those that are new begin, those that have gone leave the
+    /// index, those that have changed do both. The names of other fields that differ: they need a restart. A replica
+    /// of a model that is not loaded does not run until then.
+    pub async fn reload(&mut self, config: Config) -> Vec<&'static str> {
+        let fields = self.config.needs_restart(&config);
+        let (replicas, waiting): (Vec<_>, Vec<_>) = config
+            .replicas
+            .into_iter()
+            .partition(|replica| self.config.models.iter().any(|model| model.name == replica.model));
+        for replica in waiting {
+            tracing::warn!(replica = replica.id, model = replica.model, "the model is not loaded: restart");
+        }
+        for field in &fields {
+            tracing::warn!(field, "changed in the configuration, but needs a restart");
+        }
+        self.fleet.set(&replicas).await;
+        self.config.replicas = replicas;
+        self.reloads.note(true);
+        fields
+    }
+
+    /// Counts a configuration that was not valid; everything stays as it is.
+    pub fn refuse_reload(&self, error: &crate::config::ConfigError) {
+        tracing::error!(%error, "the changed configuration is refused, the one before stays");
+        self.reloads.note(false);
+    }
+
+    /// Configurations taken over and refused since the start.
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
+    }
+
+    /// The sources, in the order in which they came.
     pub fn sources(&self) -> Vec<SourceStatus> {
         self.statuses.all()
     }
@@ -164,6 +190,7 @@ impl HostShim {
     /// Ends streams, sockets and tasks; returns when they are gone, at the latest after about a second.
     pub async fn shutdown(mut self) {
         self.stop.cancel();
+        self.fleet.shutdown().await;
         let _ = self.writer_task.await;
         let _ = tokio::time::timeout(GRACE, async { while self.tasks.join_next().await.is_some() {} }).await;
         self.tasks.shutdown().await;

@@ -2,12 +2,16 @@
 //!
 //! Sources send it operations, gRPC streams ask it for a beginning, HTTP asks it for a view. Because everything passes
 //! through one queue, a snapshot is the state at exactly its sequence number.
+//!
+//! Operations name their holder by its id. Those of a holder that was retired come too late and are dropped: an id is
+//! never given again, so they cannot bring entries back.
 
-use crate::config::{Config, ReplicaConfig};
-use crate::index::{Index, ReplicaId, ScopeId};
+use crate::config::IndexConfig;
+use crate::directory::{Directory, Holder};
+use crate::index::{Index, ReplicaId};
 use crate::models::Model;
 use crate::replication::{Change, Hub, Queue, Snapshot, wire_tier};
-use inference_cache_core::hash::{self, BlockHash};
+use inference_cache_core::hash::BlockHash;
 use inference_cache_core::ingest::Tier;
 use inference_cache_core::replication::proto;
 use std::collections::BTreeMap;
@@ -48,20 +52,55 @@ pub struct View {
     pub expired: u64,
     /// Distinct keys by (tenant, model), all adapters together.
     pub keys: BTreeMap<(String, String), usize>,
-    /// Storage entries by replica, in order of the configuration.
-    pub replica_entries: Vec<usize>,
+    /// Operations of holders that had gone.
+    pub late_operations: u64,
+    /// Those who hold entries, by id.
+    pub holders: Vec<HolderView>,
+}
+
+/// One holder of entries.
+#[derive(Clone, Debug)]
+pub struct HolderView {
+    /// Its id in the directory.
+    pub id: ReplicaId,
+    /// Replica and rank.
+    pub holder: Holder,
+    /// Tokens per block, as its newest event says.
+    pub block_size: Option<u32>,
+    /// Storage entries.
+    pub entries: usize,
 }
 
 #[derive(Debug)]
 enum Command {
+    Enroll(Holder, oneshot::Sender<ReplicaId>),
+    Update(ReplicaId, Holder),
+    Retire(ReplicaId),
     Operations(ReplicaId, Vec<Operation>),
     Subscribe { name: String, position: (u64, u64), reply: oneshot::Sender<Arc<Queue>> },
     View(oneshot::Sender<View>),
     Dump(oneshot::Sender<Dump>),
 }
 
-/// Every entry as (tenant, model, adapter, replica, hash): what a subscriber must end up with.
-pub type Dump = Vec<(String, String, String, String, BlockHash)>;
+/// Every entry, sorted: what a subscriber must end up with.
+pub type Dump = Vec<Held>;
+
+/// One entry, all names spelled out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Of the replica.
+    pub tenant: String,
+    /// Of the replica.
+    pub model: String,
+    /// "" for the base model.
+    pub adapter: String,
+    /// Name of the replica.
+    pub replica: String,
+    /// Its data-parallel rank.
+    pub rank: u32,
+    /// The block.
+    pub hash: BlockHash,
+}
 
 /// The way to the writer. All methods return `None` (or do nothing) once it has stopped.
 #[derive(Clone, Debug)]
@@ -70,6 +109,21 @@ pub(crate) struct WriterHandle {
 }
 
 impl WriterHandle {
+    /// Adds a holder; its id.
+    pub(crate) async fn enroll(&self, holder: Holder) -> Option<ReplicaId> {
+        self.ask(|reply| Command::Enroll(holder, reply)).await
+    }
+
+    /// Replaces what the directory says of a holder; its entries stay.
+    pub(crate) async fn update(&self, id: ReplicaId, holder: Holder) {
+        let _ = self.commands.send(Command::Update(id, holder)).await;
+    }
+
+    /// Drops a holder with all its entries; what still comes from it is ignored.
+    pub(crate) async fn retire(&self, id: ReplicaId) {
+        let _ = self.commands.send(Command::Retire(id)).await;
+    }
+
     /// Applies operations in order; waits while the writer is behind.
     pub(crate) async fn apply(&self, replica: ReplicaId, operations: Vec<Operation>) {
         let _ = self.commands.send(Command::Operations(replica, operations)).await;
@@ -100,44 +154,29 @@ pub(crate) struct Writer {
     directory: Directory,
     started: Instant,
     expired: u64,
-}
-
-/// Everything but the entries.
-struct Directory {
-    replicas: Vec<ReplicaConfig>,
-    models: Arc<[Model]>,
-    /// By (tenant, model, adapter).
-    scopes: BTreeMap<(String, String, String), ScopeId>,
-    /// Newest block size of each replica.
-    block_sizes: BTreeMap<ReplicaId, u32>,
-    ttl_s: u32,
+    late: u64,
 }
 
 impl Writer {
     /// Starts the writer in the current runtime.
     pub(crate) fn start(
-        config: &Config,
+        config: &IndexConfig,
         models: Arc<[Model]>,
         epoch: u64,
         buffer_limit: usize,
         stop: CancellationToken,
     ) -> (WriterHandle, tokio::task::JoinHandle<()>) {
         let (commands, queue) = mpsc::channel(QUEUE);
-        let ttl_s = u32::try_from(config.index.ttl.as_secs()).unwrap_or(u32::MAX);
+        let ttl_s = u32::try_from(config.ttl.as_secs()).unwrap_or(u32::MAX);
         let writer = Writer {
             index: Index::new(ttl_s),
             hub: Hub::new(epoch, HISTORY_BYTES, buffer_limit),
-            directory: Directory {
-                replicas: config.replicas.clone(),
-                models,
-                scopes: BTreeMap::new(),
-                block_sizes: BTreeMap::new(),
-                ttl_s,
-            },
+            directory: Directory::new(models, ttl_s),
             started: Instant::now(),
             expired: 0,
+            late: 0,
         };
-        let task = tokio::spawn(writer.run(queue, config.index.sweep_interval, stop));
+        let task = tokio::spawn(writer.run(queue, config.sweep_interval, stop));
         (WriterHandle { commands }, task)
     }
 
@@ -171,6 +210,27 @@ impl Writer {
 
     fn command(&mut self, command: Command) {
         match command {
+            Command::Enroll(holder, reply) => {
+                let id = self.directory.enroll(holder);
+                self.hub.directory(self.directory.to_proto());
+                let _ = reply.send(id);
+            }
+            Command::Update(id, holder) => {
+                if self.directory.update(id, holder) {
+                    self.hub.directory(self.directory.to_proto());
+                }
+            }
+            Command::Retire(id) => {
+                if self.directory.retire(id) {
+                    if self.index.forget(id) {
+                        self.hub.change(Change::Cleared { replica: id });
+                    }
+                    self.hub.directory(self.directory.to_proto());
+                }
+            }
+            Command::Operations(replica, operations) if self.directory.holder(replica).is_none() => {
+                self.late += operations.len() as u64;
+            }
             Command::Operations(replica, operations) => {
                 operations.into_iter().for_each(|operation| self.operation(replica, operation));
             }
@@ -188,12 +248,13 @@ impl Writer {
         }
     }
 
+    /// An operation of a holder that is in the directory.
     fn operation(&mut self, replica: ReplicaId, operation: Operation) {
         let now_s = self.now_s();
         match operation {
             Operation::Stored { adapter, tier, block_size, hashes } => {
                 let changed = self.directory.note_block_size(replica, block_size);
-                let (scope, is_new) = self.directory.scope_of(replica, adapter);
+                let Some((scope, is_new)) = self.directory.scope_of(replica, adapter) else { return };
                 if changed || is_new {
                     self.hub.directory(self.directory.to_proto());
                 }
@@ -204,7 +265,7 @@ impl Writer {
                 }
             }
             Operation::Removed { adapter, hashes } => {
-                let (scope, _) = self.directory.scope_of(replica, adapter);
+                let Some((scope, _)) = self.directory.scope_of(replica, adapter) else { return };
                 for hash in hashes {
                     if self.index.remove(scope, replica, hash) {
                         self.hub.change(Change::Removed { scope, replica, hash });
@@ -231,10 +292,15 @@ impl Writer {
 
     fn view(&mut self) -> View {
         let mut keys = BTreeMap::new();
-        for ((tenant, model, _), &scope) in &self.directory.scopes {
+        for ((tenant, model, _), scope) in self.directory.scopes() {
             *keys.entry((tenant.clone(), model.clone())).or_default() += self.index.scope_keys(scope);
         }
-        let ids = 1..=self.directory.replicas.len() as ReplicaId;
+        let holders = self.directory.holders().map(|(id, holder)| HolderView {
+            id,
+            holder: holder.clone(),
+            block_size: self.directory.block_size(id),
+            entries: self.index.replica_entries(id),
+        });
         View {
             epoch: self.hub.epoch(),
             seq: self.hub.seq(),
@@ -242,21 +308,27 @@ impl Writer {
             entries: self.index.entries(),
             expired: self.expired,
             keys,
-            replica_entries: ids.map(|id| self.index.replica_entries(id)).collect(),
+            late_operations: self.late,
+            holders: holders.collect(),
         }
     }
 
     fn dump(&self) -> Dump {
         let mut dump = Dump::new();
         for (scope, replica, table) in self.index.tables() {
-            let names = self.directory.scopes.iter().find(|(_, id)| **id == scope).map(|(names, _)| names);
-            let replica = self.directory.replica(replica).map(|replica| replica.id.clone());
-            let (Some((tenant, model, adapter)), Some(replica)) = (names, replica) else { continue };
-            dump.extend(
-                table
-                    .keys()
-                    .map(|&hash| (tenant.clone(), model.clone(), adapter.clone(), replica.clone(), hash)),
-            );
+            let names = self.directory.scopes().find(|(_, id)| *id == scope).map(|(names, _)| names);
+            let (Some((tenant, model, adapter)), Some(holder)) = (names, self.directory.holder(replica))
+            else {
+                continue;
+            };
+            dump.extend(table.keys().map(|&hash| Held {
+                tenant: tenant.clone(),
+                model: model.clone(),
+                adapter: adapter.clone(),
+                replica: holder.replica.id.clone(),
+                rank: holder.rank,
+                hash,
+            }));
         }
         dump.sort();
         dump
@@ -264,72 +336,6 @@ impl Writer {
 
     fn now_s(&self) -> u32 {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
-    }
-}
-
-impl Directory {
-    fn replica(&self, id: ReplicaId) -> Option<&ReplicaConfig> {
-        self.replicas.get((id as usize).checked_sub(1)?)
-    }
-
-    /// The scope of a replica's adapter, and whether it was made just now.
-    fn scope_of(&mut self, replica: ReplicaId, adapter: String) -> (ScopeId, bool) {
-        let (tenant, model) = self
-            .replica(replica)
-            .map(|replica| (replica.tenant.clone(), replica.model.clone()))
-            .unwrap_or_default();
-        let next = self.scopes.len() as ScopeId + 1;
-        let id = *self.scopes.entry((tenant, model, adapter)).or_insert(next);
-        (id, id == next)
-    }
-
-    fn note_block_size(&mut self, replica: ReplicaId, tokens: u32) -> bool {
-        self.block_sizes.insert(replica, tokens) != Some(tokens)
-    }
-
-    fn to_proto(&self) -> proto::Directory {
-        let replicas = (1..).zip(&self.replicas).map(|(id, replica)| proto::Replica {
-            id,
-            name: replica.id.clone(),
-            address: replica.address.to_string(),
-            tenant: replica.tenant.clone(),
-            model: replica.model.clone(),
-            adapters: replica.adapters.clone(),
-            ..Default::default()
-        });
-        let scopes = self.scopes.iter().map(|((tenant, model, adapter), &id)| proto::Scope {
-            id,
-            tenant: tenant.clone(),
-            model: model.clone(),
-            hash_scheme: hash::SCHEME.to_owned(),
-            adapter: adapter.clone(),
-        });
-        let models = self.models.iter().map(|model| proto::Model {
-            name: model.name.clone(),
-            artifact_digest: model.digest.to_vec(),
-            artifact_size: model.artifact.len() as u64,
-            block_sizes: self.block_sizes_of(&model.name),
-            ..Default::default()
-        });
-        proto::Directory {
-            replicas: replicas.collect(),
-            scopes: scopes.collect(),
-            models: models.collect(),
-            ttl_s: self.ttl_s,
-        }
-    }
-
-    /// Without repeats, most common first.
-    fn block_sizes_of(&self, model: &str) -> Vec<u32> {
-        let mut counts = BTreeMap::<u32, usize>::new();
-        for (&id, &tokens) in &self.block_sizes {
-            if self.replica(id).is_some_and(|replica| replica.model == model) {
-                *counts.entry(tokens).or_default() += 1;
-            }
-        }
-        let mut sizes: Vec<_> = counts.into_iter().collect();
-        sizes.sort_by_key(|&(tokens, count)| (std::cmp::Reverse(count), tokens));
-        sizes.into_iter().map(|(tokens, _)| tokens).collect()
     }
 }
 
@@ -352,4 +358,42 @@ fn snapshot_blocks(index: &Index, now_s: u32) -> Vec<proto::Blocks> {
         }));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn operations_of_a_holder_that_has_gone_are_dropped() {
+        let config = Config::from_yaml(
+            "models: [{ name: m, path: x }]\n\
+             replicas: [{ id: a, address: 127.0.0.1:1, model: m, events: { endpoint: tcp://127.0.0.1:2 } }]\n",
+        )
+        .unwrap();
+        let stop = CancellationToken::new();
+        let (writer, task) = Writer::start(&config.index, Arc::new([]), 1, 1 << 20, stop.clone());
+        let stored = || {
+            vec![Operation::Stored {
+                adapter: String::new(),
+                tier: Tier::T1,
+                block_size: 16,
+                hashes: vec![BlockHash(7)],
+            }]
+        };
+        let holder = Holder { replica: Arc::new(config.replicas[0].clone()), rank: 0 };
+        let first = writer.enroll(holder.clone()).await.unwrap();
+        writer.apply(first, stored()).await;
+        assert_eq!(writer.dump().await.unwrap().len(), 1);
+        writer.retire(first).await;
+        writer.apply(first, stored()).await;
+        let second = writer.enroll(holder).await.unwrap();
+        writer.apply(first, stored()).await;
+        let view = writer.view().await.unwrap();
+        assert_eq!((view.entries, view.late_operations), (0, 2));
+        assert!(second > first);
+        stop.cancel();
+        task.await.unwrap();
+    }
 }

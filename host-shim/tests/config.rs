@@ -1,6 +1,6 @@
 //! Refused configurations name their field.
 
-use host_shim::config::{Config, EventsMode};
+use host_shim::config::{Config, EventsMode, ReportMode};
 use std::time::Duration;
 
 const GOOD: &str = "\
@@ -28,6 +28,10 @@ fn a_good_configuration() {
     assert_eq!(config.replicas[0].tenant, "default");
     assert_eq!(config.replicas[0].events.mode, EventsMode::Connect);
     assert_eq!(config.replicas[1].events.mode, EventsMode::Bind);
+    let events = &config.replicas[0].events;
+    assert_eq!((events.ranks, events.lost_after), (1, Duration::from_secs(60)));
+    assert_eq!(events.group_to.unwrap().tokens(), 16);
+    assert_eq!(events.report_mode, ReportMode::Default);
 }
 
 #[test]
@@ -74,6 +78,22 @@ fn refusals_name_the_field() {
         ),
         ("tcp://127.0.0.1:5558", "udp://x", "replicas[0].events.replay: \"udp://x\" is not"),
         ("mode: bind", "mode: listen", "replicas[1].events.mode: \"listen\" is neither"),
+        ("mode: bind", "ranks: 0", "replicas[1].events.ranks: must be 1 to"),
+        ("mode: bind", "ranks: 9999999", "replicas[1].events.ranks: must be 1 to"),
+        (
+            "replay: tcp",
+            "ranks: 2, replay: tcp",
+            "replicas[0].events.replay: \"tcp://127.0.0.1:5558\" is already at",
+        ),
+        (
+            "tcp://127.0.0.1:5567, mode: bind",
+            "ipc:///kv, ranks: 2",
+            "replicas[1].events.endpoint: has no port for rank 1",
+        ),
+        ("mode: bind", "lostAfter: 60", "replicas[1].events.lostAfter: \"60\" is not a duration"),
+        ("mode: bind", "groupTo: 70000", "replicas[1].events.groupTo: is no block size"),
+        ("mode: bind", "reportMode: all", "replicas[1].events.reportMode: \"all\" is neither"),
+        ("tenant: other", "engine: tgi", "replicas[1].engine: \"tgi\" is neither \"vllm\" nor \"sglang\""),
     ];
     for (replace, with, expected) in cases {
         assert!(GOOD.contains(replace), "{replace}");

@@ -2,34 +2,18 @@
 
 mod harness;
 
-use harness::{Follower, client, config, free_port, recorded, request, until};
+use harness::{Follower, client, config, free_port, heard_by, message, publisher, recorded, request, until};
 use host_shim::HostShim;
 use inference_cache_core::ingest::State;
 use inference_cache_core::replication::proto::{FetchArtifactRequest, SubscribeRequest};
 use sha2::{Digest, Sha256};
 use tonic::Code;
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+use zeromq::{RouterSocket, Socket, SocketRecv, SocketSend};
 
 const SCENARIO: &str = "vllm-0.32.0/cbor-bs32-seed0-bytes";
 
-fn message(frames: &[Vec<u8>]) -> ZmqMessage {
-    let frames: Vec<bytes::Bytes> = frames.iter().cloned().map(Into::into).collect();
-    ZmqMessage::try_from(frames).unwrap()
-}
-
-async fn publisher(port: u16) -> PubSocket {
-    let mut socket = PubSocket::new();
-    socket.bind(&format!("tcp://127.0.0.1:{port}")).await.unwrap();
-    socket
-}
-
-/// Until the subscription of host-shim has arrived: a PUB drops what nobody subscribes to.
-async fn heard(shim: &HostShim, publisher: &mut PubSocket) {
-    until("the subscription", async || {
-        publisher.send(message(&[b"probe".to_vec()])).await.unwrap();
-        shim.sources()[0].stats.decode_errors.contains_key("frame_count")
-    })
-    .await;
+async fn heard(shim: &HostShim, publisher: &mut zeromq::PubSocket) {
+    heard_by(shim, 0, publisher).await;
 }
 
 async fn last_seq(shim: &HostShim, seq: u64) {
@@ -80,10 +64,9 @@ async fn a_recorded_session_reaches_subscribers() {
     let http = format!("http://{}", shim.http_addr());
     let metrics = reqwest::get(format!("{http}/metrics")).await.unwrap().text().await.unwrap();
     assert!(metrics.contains("inferencecache_server_up 1"), "{metrics}");
-    assert!(
-        metrics
-            .contains("inferencecache_source_decode_errors_total{replica=\"engine-0\",reason=\"frame_seq\"}")
-    );
+    assert!(metrics.contains(
+        "inferencecache_source_decode_errors_total{replica=\"engine-0\",rank=\"0\",reason=\"frame_seq\"}"
+    ));
     assert_eq!(reqwest::get(format!("{http}/healthz")).await.unwrap().status(), 200);
     assert_eq!(reqwest::get(format!("{http}/readyz")).await.unwrap().status(), 200);
     let snapshot: serde_json::Value = reqwest::get(format!("http://{}/snapshot", shim.snapshot_addr()))
@@ -175,7 +158,7 @@ async fn a_publisher_may_come_late_go_and_come_back() {
 async fn a_slow_subscriber_is_cut() {
     let port = free_port();
     let mut publisher = publisher(port).await;
-    let config = config(&format!("{{ endpoint: 'tcp://127.0.0.1:{port}' }}"));
+    let config = config(&format!("{{ endpoint: 'tcp://127.0.0.1:{port}', groupTo: 1 }}"));
     let shim = HostShim::start_with(config, 4096).await.unwrap();
     heard(&shim, &mut publisher).await;
     let mut stream = client(&shim).await.subscribe(request("slow")).await.unwrap().into_inner();

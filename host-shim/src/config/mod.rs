@@ -3,9 +3,12 @@
 //! [`raw`] is the shape of the file; everything behind it works with parsed values. Unknown fields are refused, errors
 //! name the field (`replicas[1].address: …`), and names that must be unique are checked here.
 
+mod endpoint;
 mod parse;
 mod raw;
 
+pub use endpoint::{Endpoint, EndpointError};
+use inference_cache_core::hash::BlockSize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,6 +68,8 @@ pub struct ReplicaConfig {
     pub tenant: String,
     /// LoRA adapters that it serves, by their names in requests.
     pub adapters: Vec<String>,
+    /// What runs there.
+    pub engine: Engine,
     /// Its KV events.
     pub events: EventsConfig,
     /// Its metrics page; `None` if it is not to be scraped.
@@ -80,15 +85,41 @@ pub struct MetricsConfig {
     pub interval: Duration,
 }
 
+/// Makes of engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+}
+
 /// Where a replica's KV events come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventsConfig {
-    /// `tcp://host:port` or `ipc://path` of the publisher, or to bind.
-    pub endpoint: String,
+    /// The publisher of rank 0, or where to bind for it; those of further ranks have the next ports.
+    pub endpoint: Endpoint,
     /// Who binds.
     pub mode: EventsMode,
-    /// Endpoint of the publisher's replay socket.
-    pub replay: Option<String>,
+    /// The replay socket of rank 0.
+    pub replay: Option<Endpoint>,
+    /// Data-parallel ranks, each with a publisher of its own; at least 1.
+    pub ranks: u32,
+    /// A publisher that was away for so long has lost its cache.
+    pub lost_after: Duration,
+    /// Smaller blocks are gathered to blocks of this size; `None` to leave them as they are.
+    pub group_to: Option<BlockSize>,
+    /// What a second announcement of a block means.
+    pub report_mode: ReportMode,
+}
+
+/// What a second announcement of a block means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportMode {
+    /// Another copy of it.
+    Default,
+    /// Requests may ask for `kv_cache_report_mode=full`: the same copy again.
+    Full,
 }
 
 /// Who binds the events endpoint.

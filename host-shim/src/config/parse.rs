@@ -1,13 +1,16 @@
 //! From the file's text to values; every refusal names its field.
 
 use super::{
-    Config, ConfigError, EventsConfig, EventsMode, IndexConfig, Listen, MetricsConfig, ModelConfig,
-    ReplicaConfig, raw,
+    Config, ConfigError, Endpoint, Engine, EventsConfig, EventsMode, IndexConfig, Listen, MetricsConfig,
+    ModelConfig, ReplicaConfig, ReportMode, raw,
 };
+use inference_cache_core::hash::BlockSize;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// Most data-parallel ranks of a replica.
+const MAX_RANKS: u32 = 1024;
 /// Longest name; names stand in headers and metrics.
 const MAX_NAME: usize = 256;
 
@@ -89,22 +92,9 @@ impl Replicas<'_> {
                 return refuse(field(&format!("adapters[{nth}]")), "has the name of a model");
             }
         }
-        endpoint(field("events.endpoint"), &raw.events.endpoint)?;
-        self.endpoints.add(field("events.endpoint"), &raw.events.endpoint)?;
-        if let Some(replay) = &raw.events.replay {
-            endpoint(field("events.replay"), replay)?;
-            self.endpoints.add(field("events.replay"), replay)?;
-        }
-        let mode = match raw.events.mode.as_str() {
-            "connect" => EventsMode::Connect,
-            "bind" => EventsMode::Bind,
-            other => {
-                return refuse(
-                    field("events.mode"),
-                    format!("{other:?} is neither \"connect\" nor \"bind\""),
-                );
-            }
-        };
+        let engine =
+            choice(field("engine"), &raw.engine, [("vllm", Engine::Vllm), ("sglang", Engine::Sglang)])?;
+        let events = self.events(&field, raw.events)?;
         let metrics = metrics(&field, address, raw.metrics)?;
         Ok(ReplicaConfig {
             id: raw.id,
@@ -112,9 +102,53 @@ impl Replicas<'_> {
             model: raw.model,
             tenant: raw.tenant,
             adapters: raw.adapters,
-            events: EventsConfig { endpoint: raw.events.endpoint, mode, replay: raw.events.replay },
+            engine,
+            events,
             metrics,
         })
+    }
+
+    fn events(
+        &mut self,
+        field: &impl Fn(&str) -> String,
+        raw: raw::Events,
+    ) -> Result<EventsConfig, ConfigError> {
+        let mode = choice(
+            field("events.mode"),
+            &raw.mode,
+            [("connect", EventsMode::Connect), ("bind", EventsMode::Bind)],
+        )?;
+        if !(1..=MAX_RANKS).contains(&raw.ranks) {
+            return refuse(field("events.ranks"), format!("must be 1 to {MAX_RANKS}"));
+        }
+        let endpoint = self.endpoint(field("events.endpoint"), &raw.endpoint, raw.ranks)?;
+        let replay =
+            raw.replay.map(|replay| self.endpoint(field("events.replay"), &replay, raw.ranks)).transpose()?;
+        let group_to = BlockSize::new(raw.group_to);
+        if raw.group_to != 0 && group_to.is_none() {
+            return refuse(field("events.groupTo"), "is no block size");
+        }
+        let report_mode = choice(
+            field("events.reportMode"),
+            &raw.report_mode,
+            [("default", ReportMode::Default), ("full", ReportMode::Full)],
+        )?;
+        let lost_after = duration(field("events.lostAfter"), &raw.lost_after)?;
+        Ok(EventsConfig { endpoint, mode, replay, ranks: raw.ranks, lost_after, group_to, report_mode })
+    }
+
+    /// An endpoint whose ports, one per rank, nobody else has.
+    fn endpoint(&mut self, field: String, text: &str, ranks: u32) -> Result<Endpoint, ConfigError> {
+        let Ok(endpoint) = text.parse::<Endpoint>() else {
+            return refuse(field, format!("{text:?} is not tcp://host:port or ipc://path"));
+        };
+        for rank in 0..ranks {
+            let Some(endpoint) = endpoint.of_rank(rank) else {
+                return refuse(field, format!("has no port for rank {rank}"));
+            };
+            self.endpoints.add(field.clone(), &endpoint.to_string())?;
+        }
+        Ok(endpoint)
     }
 }
 
@@ -158,10 +192,12 @@ fn address(field: String, text: &str) -> Result<SocketAddr, ConfigError> {
     text.parse().or_else(|_| refuse(field, format!("{text:?} is not ip:port")))
 }
 
-fn endpoint(field: String, text: &str) -> Result<(), ConfigError> {
-    match text.parse::<zeromq::Endpoint>() {
-        Ok(_) => Ok(()),
-        Err(_) => refuse(field, format!("{text:?} is not tcp://host:port or ipc://path")),
+/// One of two words.
+fn choice<T>(field: String, text: &str, words: [(&str, T); 2]) -> Result<T, ConfigError> {
+    let [(first, _), (second, _)] = words;
+    match words.into_iter().find(|(word, _)| *word == text) {
+        Some((_, value)) => Ok(value),
+        None => refuse(field, format!("{text:?} is neither {first:?} nor {second:?}")),
     }
 }
 

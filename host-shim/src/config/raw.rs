@@ -63,6 +63,8 @@ pub(super) struct Replica {
     pub(super) tenant: String,
     #[serde(default)]
     pub(super) adapters: Vec<String>,
+    #[serde(default = "default_engine")]
+    pub(super) engine: String,
     pub(super) events: Events,
     #[serde(default)]
     pub(super) metrics: Metrics,
@@ -90,6 +92,34 @@ pub(super) struct Events {
     pub(super) mode: String,
     #[serde(default)]
     pub(super) replay: Option<String>,
+    #[serde(default = "default_ranks")]
+    pub(super) ranks: u32,
+    #[serde(default = "default_lost_after")]
+    pub(super) lost_after: String,
+    #[serde(default = "default_group_to")]
+    pub(super) group_to: u32,
+    #[serde(default = "default_report_mode")]
+    pub(super) report_mode: String,
+}
+
+fn default_engine() -> String {
+    "vllm".into()
+}
+
+fn default_ranks() -> u32 {
+    1
+}
+
+fn default_lost_after() -> String {
+    "60s".into()
+}
+
+fn default_group_to() -> u32 {
+    16
+}
+
+fn default_report_mode() -> String {
+    "default".into()
 }
 
 fn default_tenant() -> String {

@@ -1,9 +1,11 @@
-//! From sockets to operations: one receive task and one source task per replica.
+//! From sockets to operations: one receive task and one source task per source, which is a (replica, rank).
 
+mod fleet;
+mod receiver;
 mod status;
 mod transport;
 mod worker;
 mod zmq;
 
+pub(crate) use fleet::Fleet;
 pub use status::{SourceStatus, Statuses};
-pub(crate) use worker::start;

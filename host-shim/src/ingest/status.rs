@@ -1,14 +1,20 @@
 //! What is known of each source, for metrics and `/snapshot`.
 
+use crate::index::ReplicaId;
 use inference_cache_core::ingest::{State, Stats};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// One source.
+/// One source: the event stream of one data-parallel rank of a replica.
 #[derive(Clone, Debug)]
 pub struct SourceStatus {
+    /// Id of its holder in the directory.
+    pub id: ReplicaId,
     /// Name of its replica.
     pub replica: String,
+    /// Its data-parallel rank.
+    pub rank: u32,
     /// Whether a publisher is connected.
     pub connected: bool,
     /// How well it is known.
@@ -23,6 +29,8 @@ pub struct SourceStatus {
     pub waiting_blocks: usize,
     /// Messages dropped because the queue behind the receive task was full.
     pub shed: u64,
+    /// Times that the publisher was away for so long that it counted as lost.
+    pub losses: u64,
     /// Seconds from the engine's clock at publishing to the application, of the last live batch.
     pub lag_s: Option<f64>,
     /// When the last batch came.
@@ -31,14 +39,22 @@ pub struct SourceStatus {
     pub stats: Stats,
 }
 
-/// The newest status of each source, in order of the configuration.
-#[derive(Clone, Debug)]
-pub struct Statuses(Arc<Mutex<Vec<SourceStatus>>>);
+/// The newest status of each source, by id.
+#[derive(Clone, Debug, Default)]
+pub struct Statuses(Arc<Mutex<BTreeMap<ReplicaId, SourceStatus>>>);
 
 impl Statuses {
-    pub(crate) fn new(replicas: impl Iterator<Item = String>) -> Statuses {
-        let statuses = replicas.map(|replica| SourceStatus {
+    /// All of them, in the order in which they came.
+    pub fn all(&self) -> Vec<SourceStatus> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// A source appears.
+    pub(crate) fn add(&self, id: ReplicaId, replica: String, rank: u32) {
+        let status = SourceStatus {
+            id,
             replica,
+            rank,
             connected: false,
             state: State::Gap,
             epoch: 1,
@@ -46,21 +62,26 @@ impl Statuses {
             blocks: 0,
             waiting_blocks: 0,
             shed: 0,
+            losses: 0,
             lag_s: None,
             last_event_at: None,
             stats: Stats::default(),
-        });
-        Statuses(Arc::new(Mutex::new(statuses.collect())))
+        };
+        self.lock().insert(id, status);
     }
 
-    /// All of them.
-    pub fn all(&self) -> Vec<SourceStatus> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A source has gone.
+    pub(crate) fn remove(&self, id: ReplicaId) {
+        self.lock().remove(&id);
     }
 
-    pub(crate) fn update(&self, at: usize, change: impl FnOnce(&mut SourceStatus)) {
-        if let Some(status) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(at) {
+    pub(crate) fn update(&self, id: ReplicaId, change: impl FnOnce(&mut SourceStatus)) {
+        if let Some(status) = self.lock().get_mut(&id) {
             change(status);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, SourceStatus>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! What the ingest needs of a message transport.
 
+use crate::config::Endpoint;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
@@ -11,7 +12,7 @@ pub(crate) type Message = Vec<Bytes>;
 pub(crate) enum Incoming {
     /// A publisher is connected (again): messages before this may be lost.
     Connected,
-    /// The publisher is gone. In connect mode the subscription ends with it.
+    /// No publisher is connected any more; others may come. In connect mode the subscription ends instead.
     Disconnected,
     /// A message.
     Message(Message),
@@ -34,13 +35,13 @@ pub(crate) trait Transport: Send + Sync + 'static {
     /// Connects to a publisher, or binds for it.
     fn subscribe<'a>(
         &'a self,
-        endpoint: &'a str,
+        endpoint: &'a Endpoint,
         bind: bool,
     ) -> BoxFuture<'a, Result<Box<dyn Subscription>, TransportError>>;
     /// Sends a request.
     fn request<'a>(
         &'a self,
-        endpoint: &'a str,
+        endpoint: &'a Endpoint,
         request: Message,
     ) -> BoxFuture<'a, Result<Box<dyn Conversation>, TransportError>>;
 }

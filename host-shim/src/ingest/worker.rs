@@ -1,155 +1,97 @@
 //! The tasks of one source.
 //!
-//! The receive task only receives: whatever does not fit into the bounded queue behind it is dropped and counted, and
-//! the sequence numbers turn that into a gap. The source task feeds core's state machine, runs the replays it asks for
-//! and hands its operations to the writer, waiting when the writer is behind.
+//! The source task feeds core's state machine with what the receive task queued, runs the replays it asks for and hands
+//! its operations to the writer, waiting when the writer is behind.
 
+use super::receiver::{Load, QUEUE_MESSAGES, Receiver};
 use super::status::Statuses;
 use super::transport::{Incoming, Message, Transport};
 use super::zmq::Zmq;
-use crate::config::{EventsConfig, EventsMode};
+use crate::config::{Endpoint, EventsConfig, EventsMode, ReportMode};
+use crate::directory::Holder;
 use crate::index::ReplicaId;
 use crate::writer::{Operation, WriterHandle};
 use inference_cache_core::events::{Batch, Reply, live_frames, replay_frames, replay_request};
 use inference_cache_core::hash::BlockHash;
 use inference_cache_core::ingest::{Limits, ReplayRequest, Sink, Source, Stored};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use tokio_util::sync::CancellationToken;
 
-const QUEUE_MESSAGES: usize = 8192;
-const QUEUE_BYTES: usize = 64 << 20;
 const REPLAY_QUEUE: usize = 256;
 /// A replay that says nothing for so long is over.
 const REPLAY_IDLE: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(100);
-/// Pauses between attempts to reach a publisher; then a second each.
-const RECONNECT_MS: [u64; 4] = [50, 100, 200, 500];
 
-/// Starts the tasks of source number `at`.
-pub(crate) fn start(
+/// Starts the tasks of the source of `holder`. `process_started` says when its engine process started, Unix seconds.
+pub(super) fn start(
     tasks: &mut JoinSet<()>,
-    at: usize,
-    replica: ReplicaId,
-    events: &EventsConfig,
+    id: ReplicaId,
+    holder: &Holder,
     writer: WriterHandle,
     statuses: Statuses,
-    stop: CancellationToken,
+    process_started: watch::Receiver<Option<f64>>,
 ) {
+    let events = &holder.replica.events;
+    // A checked configuration has a port for each rank.
+    let Some(endpoint) = events.endpoint.of_rank(holder.rank) else { return };
+    let replay = events.replay.as_ref().and_then(|replay| replay.of_rank(holder.rank));
     let transport: Arc<dyn Transport> = Arc::new(Zmq);
     let (queue, incoming) = mpsc::channel(QUEUE_MESSAGES);
     let load = Arc::new(Load::default());
-    let receiver =
-        Receiver { transport: transport.clone(), events: events.clone(), queue, load: load.clone() };
-    let receiving = stop.clone();
-    tasks.spawn(async move {
-        tokio::select! {
-            () = receiving.cancelled() => {}
-            () = receiver.run() => {}
-        }
-    });
+    let receiver = Receiver {
+        transport: transport.clone(),
+        endpoint,
+        bind: events.mode == EventsMode::Bind,
+        queue,
+        load: load.clone(),
+    };
+    tasks.spawn(receiver.run());
     let worker = Worker {
         transport,
-        replay: events.replay.clone().map(Arc::from),
-        source: Source::new(events.replay.is_some(), Limits::default()),
+        source: Source::new(replay.is_some(), limits(events)),
+        replay,
         load,
-        at,
-        replica,
+        id,
         writer,
         statuses,
+        process_started: Some(process_started),
+        lost_after: events.lost_after,
+        away_since: None,
         started: Instant::now(),
     };
-    tasks.spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = worker.run(incoming) => {}
-        }
-    });
+    tasks.spawn(worker.run(incoming));
 }
 
-/// What waits between the two tasks.
-#[derive(Debug, Default)]
-struct Load {
-    bytes: AtomicUsize,
-    shed: AtomicU64,
-}
-
-struct Receiver {
-    transport: Arc<dyn Transport>,
-    events: EventsConfig,
-    queue: mpsc::Sender<Incoming>,
-    load: Arc<Load>,
-}
-
-impl Receiver {
-    async fn run(self) {
-        let bind = self.events.mode == EventsMode::Bind;
-        let mut failures = 0;
-        loop {
-            match self.transport.subscribe(&self.events.endpoint, bind).await {
-                Ok(mut subscription) => {
-                    failures = 0;
-                    loop {
-                        match subscription.next().await {
-                            Ok(Incoming::Message(message)) => self.offer(message),
-                            Ok(Incoming::Connected) => self.tell(Incoming::Connected).await,
-                            Ok(Incoming::Disconnected) => {
-                                self.tell(Incoming::Disconnected).await;
-                                if !bind {
-                                    break;
-                                }
-                            }
-                            Err(error) => {
-                                tracing::debug!(endpoint = self.events.endpoint, %error, "event stream failed");
-                                self.tell(Incoming::Disconnected).await;
-                                // A bound socket outlives a bad peer.
-                                if !bind {
-                                    break;
-                                }
-                            }
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(endpoint = self.events.endpoint, %error, "cannot reach the events endpoint");
-                }
-            }
-            let pause =
-                RECONNECT_MS.get(failures).map_or(Duration::from_secs(1), |&ms| Duration::from_millis(ms));
-            failures += 1;
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// Queues a message, or drops it.
-    fn offer(&self, message: Message) {
-        let bytes = message.iter().map(bytes::Bytes::len).sum::<usize>();
-        let fits = self.load.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
-        if !fits || self.queue.try_send(Incoming::Message(message)).is_err() {
-            self.load.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.load.shed.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Queues what must not be lost; rare, and only while no message waits to be received.
-    async fn tell(&self, incoming: Incoming) {
-        let _ = self.queue.send(incoming).await;
+fn limits(events: &EventsConfig) -> Limits {
+    let limits = Limits {
+        // Engines choose the hashes, and must not choose where they lie in our table.
+        seed: RandomState::new().hash_one(0),
+        group_to: events.group_to,
+        ..Limits::default()
+    };
+    match events.report_mode {
+        ReportMode::Default => limits,
+        ReportMode::Full => Limits { max_copies: 1, ..limits },
     }
 }
 
 struct Worker {
     transport: Arc<dyn Transport>,
-    replay: Option<Arc<str>>,
+    replay: Option<Endpoint>,
     source: Source,
     load: Arc<Load>,
-    at: usize,
-    replica: ReplicaId,
+    id: ReplicaId,
     writer: WriterHandle,
     statuses: Statuses,
+    /// `None` once nobody will say more.
+    process_started: Option<watch::Receiver<Option<f64>>>,
+    lost_after: Duration,
+    /// Since when no publisher has been connected; `None` while one is, before the first and once it counts as lost.
+    away_since: Option<Instant>,
     started: Instant,
 }
 
@@ -173,8 +115,12 @@ impl Worker {
                 Some(message) = replayed.recv() => self.replayed(message, &mut operations),
                 _ = tick.tick() => {
                     self.source.tick(self.now_ms());
+                    self.check_away(&mut operations);
                     while replays.try_join_next().is_some() {}
                     self.report();
+                }
+                started = next_value(&mut self.process_started) => {
+                    self.source.process_started(started, &mut operations);
                 }
                 message = incoming.recv() => match message {
                     Some(message) => self.incoming(message, &mut operations),
@@ -187,7 +133,7 @@ impl Worker {
                 replays.spawn(replay(self.transport.clone(), endpoint.clone(), request, replies.clone()));
             }
             if !operations.0.is_empty() {
-                self.writer.apply(self.replica, std::mem::take(&mut operations.0)).await;
+                self.writer.apply(self.id, std::mem::take(&mut operations.0)).await;
             }
         }
     }
@@ -196,11 +142,15 @@ impl Worker {
         match incoming {
             Incoming::Connected => {
                 self.source.connected();
-                self.statuses.update(self.at, |status| status.connected = true);
+                self.away_since = None;
+                self.statuses.update(self.id, |status| status.connected = true);
             }
-            Incoming::Disconnected => self.statuses.update(self.at, |status| status.connected = false),
+            Incoming::Disconnected => {
+                self.away_since = self.away_since.or(Some(Instant::now()));
+                self.statuses.update(self.id, |status| status.connected = false);
+            }
             Incoming::Message(message) => {
-                self.load.bytes.fetch_sub(message.iter().map(bytes::Bytes::len).sum(), Ordering::Relaxed);
+                self.load.taken(&message);
                 match live_frames(&message) {
                     Ok((seq, payload)) => {
                         self.source.batch(seq, payload, self.now_ms(), operations);
@@ -226,11 +176,20 @@ impl Worker {
         }
     }
 
+    /// An engine that stays away takes its cache with it.
+    fn check_away(&mut self, operations: &mut Operations) {
+        if self.away_since.is_some_and(|since| since.elapsed() >= self.lost_after) {
+            self.away_since = None;
+            self.source.lost(operations);
+            self.statuses.update(self.id, |status| status.losses += 1);
+        }
+    }
+
     fn note_lag(&self, payload: &[u8]) {
         let now = SystemTime::now();
         let unix_s = now.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let lag_s = Batch::timestamp(payload).map(|ts| unix_s - ts);
-        self.statuses.update(self.at, |status| {
+        self.statuses.update(self.id, |status| {
             status.lag_s = lag_s;
             status.last_event_at = Some(now);
         });
@@ -238,13 +197,13 @@ impl Worker {
 
     fn report(&self) {
         let source = &self.source;
-        self.statuses.update(self.at, |status| {
+        self.statuses.update(self.id, |status| {
             status.state = source.state();
             status.epoch = source.epoch();
             status.last_seq = source.last_seq();
             status.blocks = source.blocks();
             status.waiting_blocks = source.waiting_blocks();
-            status.shed = self.load.shed.load(Ordering::Relaxed);
+            status.shed = self.load.shed();
             status.stats.clone_from(source.stats());
         });
     }
@@ -257,7 +216,7 @@ impl Worker {
 /// Asks for a replay and passes on what comes, until its end mark or silence.
 async fn replay(
     transport: Arc<dyn Transport>,
-    endpoint: Arc<str>,
+    endpoint: Endpoint,
     request: ReplayRequest,
     replies: mpsc::Sender<Replayed>,
 ) {
@@ -275,6 +234,21 @@ async fn replay(
         Err(error) => tracing::debug!(%endpoint, %error, "cannot reach the replay endpoint"),
     }
     let _ = replies.send(Replayed::Failed(ticket)).await;
+}
+
+/// The next value that is one; for ever if none comes.
+async fn next_value(values: &mut Option<watch::Receiver<Option<f64>>>) -> f64 {
+    loop {
+        let Some(receiver) = values else { return std::future::pending().await };
+        match receiver.changed().await {
+            Ok(()) => {
+                if let Some(value) = *receiver.borrow_and_update() {
+                    return value;
+                }
+            }
+            Err(_) => *values = None,
+        }
+    }
 }
 
 /// Gathers operations until they are sent.

@@ -4,6 +4,7 @@
 //! subscription ends with its connection and the receive task opens the next one.
 
 use super::transport::{Conversation, Incoming, Message, Subscription, Transport, TransportError};
+use crate::config::Endpoint;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
@@ -27,7 +28,7 @@ struct ZmqConversation {
 impl Transport for Zmq {
     fn subscribe<'a>(
         &'a self,
-        endpoint: &'a str,
+        endpoint: &'a Endpoint,
         bind: bool,
     ) -> BoxFuture<'a, Result<Box<dyn Subscription>, TransportError>> {
         Box::pin(async move {
@@ -35,9 +36,9 @@ impl Transport for Zmq {
             let events = socket.monitor();
             socket.subscribe("").await?;
             if bind {
-                socket.bind(endpoint).await?;
+                socket.bind(&endpoint.to_string()).await?;
             } else {
-                timely(socket.connect(endpoint)).await?;
+                timely(socket.connect(&endpoint.to_string())).await?;
             }
             Ok(Box::new(ZmqSubscription { socket, events }) as Box<dyn Subscription>)
         })
@@ -45,12 +46,12 @@ impl Transport for Zmq {
 
     fn request<'a>(
         &'a self,
-        endpoint: &'a str,
+        endpoint: &'a Endpoint,
         request: Message,
     ) -> BoxFuture<'a, Result<Box<dyn Conversation>, TransportError>> {
         Box::pin(async move {
             let mut socket = DealerSocket::new();
-            timely(socket.connect(endpoint)).await?;
+            timely(socket.connect(&endpoint.to_string())).await?;
             let request =
                 ZmqMessage::try_from(request).map_err(|_| TransportError("empty request".into()))?;
             socket.send(request).await?;

@@ -7,7 +7,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 /// Bytes of a page.
 const MAX_PAGE: usize = 8 << 20;
@@ -15,19 +14,8 @@ const MAX_PAGE: usize = 8 << 20;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts to scrape a replica, now and then every interval.
-pub(crate) fn start(
-    tasks: &mut JoinSet<()>,
-    replica: String,
-    metrics: MetricsConfig,
-    board: Board,
-    stop: CancellationToken,
-) {
-    tasks.spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = run(replica, metrics, board) => {}
-        }
-    });
+pub(crate) fn start(tasks: &mut JoinSet<()>, replica: String, metrics: MetricsConfig, board: Board) {
+    tasks.spawn(run(replica, metrics, board));
 }
 
 async fn run(replica: String, metrics: MetricsConfig, board: Board) {

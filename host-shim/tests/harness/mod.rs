@@ -3,6 +3,7 @@
 
 use base64::Engine;
 use host_shim::replication::proto::replication_client::ReplicationClient;
+use host_shim::writer::{Dump, Held};
 use host_shim::{Config, HostShim};
 use inference_cache_core::hash::BlockHash;
 use inference_cache_core::replication::frame;
@@ -12,19 +13,35 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
+use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One replica with these `events`; everything on ports of the system's choice.
 pub(crate) fn config(events: &str) -> Config {
-    let yaml = format!(
+    replicas(&[("engine-0", events)])
+}
+
+/// Replicas with these names and `events`, in order; nothing scrapes them.
+pub(crate) fn replicas(replicas: &[(&str, &str)]) -> Config {
+    Config::from_yaml(&yaml(replicas)).unwrap()
+}
+
+/// As [`replicas`], as text.
+pub(crate) fn yaml(replicas: &[(&str, &str)]) -> String {
+    let mut yaml = format!(
         "listen: {{ grpc: 127.0.0.1:0, http: 127.0.0.1:0, snapshot: 127.0.0.1:0 }}\n\
          models: [{{ name: tiny, path: {} }}]\n\
-         replicas:\n\
-         - {{ id: engine-0, address: 127.0.0.1:8000, model: tiny, adapters: [ad-a], events: {events} }}\n",
+         replicas:\n",
         artifact().display()
     );
-    Config::from_yaml(&yaml).unwrap()
+    for (port, (id, events)) in (8000..).zip(replicas) {
+        yaml += &format!(
+            "- {{ id: {id}, address: 127.0.0.1:{port}, model: tiny, adapters: [ad-a], metrics: {{ enabled: false }}, \
+             events: {events} }}\n"
+        );
+    }
+    yaml
 }
 
 /// The demo model, compiled once for all tests of the process.
@@ -43,6 +60,18 @@ pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// The first of `n` ports in a row that were free a moment ago.
+pub(crate) fn free_ports(n: u16) -> u16 {
+    for _ in 0..100 {
+        let first = free_port();
+        let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if first < u16::MAX - n && (first..first + n).all(free) {
+            return first;
+        }
+    }
+    panic!("no {n} free ports in a row");
+}
+
 /// Frames of a recording with this source, in order.
 pub(crate) fn recorded(scenario: &str, source: &str) -> Vec<Vec<Vec<u8>>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -59,6 +88,29 @@ pub(crate) fn recorded(scenario: &str, source: &str) -> Vec<Vec<Vec<u8>>> {
         .filter(|record| record["src"] == source)
         .map(|record| record["frames"].as_array().unwrap().iter().map(decode).collect())
         .collect()
+}
+
+pub(crate) fn message(frames: &[Vec<u8>]) -> ZmqMessage {
+    let frames: Vec<bytes::Bytes> = frames.iter().cloned().map(Into::into).collect();
+    ZmqMessage::try_from(frames).unwrap()
+}
+
+/// A publisher that binds this port.
+pub(crate) async fn publisher(port: u16) -> PubSocket {
+    let mut socket = PubSocket::new();
+    socket.bind(&format!("tcp://127.0.0.1:{port}")).await.unwrap();
+    socket
+}
+
+/// Until the subscription of the `nth` source has arrived: a PUB drops what nobody subscribes to.
+pub(crate) async fn heard_by(shim: &HostShim, nth: usize, publisher: &mut PubSocket) {
+    let probes = || shim.sources().get(nth)?.stats.decode_errors.get("frame_count").copied();
+    let before = probes();
+    until("the subscription", async || {
+        publisher.send(message(&[b"probe".to_vec()])).await.unwrap();
+        probes() > before
+    })
+    .await;
 }
 
 /// Waits until `done`, or fails with `what`.
@@ -141,7 +193,7 @@ impl Follower {
     }
 
     /// In the form of [`HostShim::dump`].
-    pub(crate) fn dump(&self) -> Vec<(String, String, String, String, BlockHash)> {
+    pub(crate) fn dump(&self) -> Dump {
         let scopes: BTreeMap<_, _> = self.directory.scopes.iter().map(|scope| (scope.id, scope)).collect();
         let replicas: BTreeMap<_, _> =
             self.directory.replicas.iter().map(|replica| (replica.id, replica)).collect();
@@ -149,9 +201,15 @@ impl Follower {
             .entries
             .iter()
             .map(|&(scope, replica, hash)| {
-                let scope = scopes[&scope];
-                let replica = replicas[&replica].name.clone();
-                (scope.tenant.clone(), scope.model.clone(), scope.adapter.clone(), replica, BlockHash(hash))
+                let (scope, replica) = (scopes[&scope], replicas[&replica]);
+                Held {
+                    tenant: scope.tenant.clone(),
+                    model: scope.model.clone(),
+                    adapter: scope.adapter.clone(),
+                    replica: replica.name.clone(),
+                    rank: replica.data_parallel_rank.unwrap_or(0),
+                    hash: BlockHash(hash),
+                }
             })
             .collect();
         dump.sort();
@@ -171,6 +229,21 @@ impl Follower {
                 return;
             }
             assert!(start.elapsed() < PATIENCE, "never equal");
+        }
+    }
+
+    /// As [`Follower::catch_up`], until the directory is as wanted, too.
+    pub(crate) async fn catch_up_until(
+        &mut self,
+        stream: &mut tonic::Streaming<proto::Frame>,
+        shim: &HostShim,
+        wanted: impl Fn(&proto::Directory) -> bool,
+    ) {
+        let start = Instant::now();
+        self.catch_up(stream, shim).await;
+        while !wanted(&self.directory) {
+            assert!(start.elapsed() < PATIENCE, "the directory never changes");
+            self.catch_up(stream, shim).await;
         }
     }
 }

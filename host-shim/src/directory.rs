@@ -1,0 +1,159 @@
+//! The directory: holders of entries, scopes, models.
+//!
+//! A **holder** is one data-parallel rank of one replica, because each has a cache and an event stream of its own: what
+//! one of them removes or clears never touches another's entries. Holders come and go; an id is given once in an epoch,
+//! so whatever still comes under the id of a holder that has gone is known as late.
+
+use crate::config::ReplicaConfig;
+use crate::index::{ReplicaId, ScopeId};
+use crate::models::Model;
+use inference_cache_core::hash;
+use inference_cache_core::replication::proto;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Scopes of an epoch; adapters are named by engines, and nobody bounds their number.
+const MAX_SCOPES: usize = 16_384;
+
+/// One rank of a replica.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The replica.
+    pub replica: Arc<ReplicaConfig>,
+    /// Data-parallel rank, from 0.
+    pub rank: u32,
+}
+
+pub(crate) struct Directory {
+    holders: BTreeMap<ReplicaId, Holder>,
+    /// The newest id given.
+    last_id: ReplicaId,
+    models: Arc<[Model]>,
+    /// By (tenant, model, adapter).
+    scopes: BTreeMap<(String, String, String), ScopeId>,
+    /// Newest block size of each holder.
+    block_sizes: BTreeMap<ReplicaId, u32>,
+    ttl_s: u32,
+}
+
+impl Holder {
+    /// The rank, if the replica has several.
+    pub fn data_parallel_rank(&self) -> Option<u32> {
+        (self.replica.events.ranks > 1).then_some(self.rank)
+    }
+}
+
+impl Directory {
+    pub(crate) fn new(models: Arc<[Model]>, ttl_s: u32) -> Directory {
+        Directory {
+            holders: BTreeMap::new(),
+            last_id: 0,
+            models,
+            scopes: BTreeMap::new(),
+            block_sizes: BTreeMap::new(),
+            ttl_s,
+        }
+    }
+
+    /// Adds a holder under an id that nobody had.
+    pub(crate) fn enroll(&mut self, holder: Holder) -> ReplicaId {
+        self.last_id += 1;
+        self.holders.insert(self.last_id, holder);
+        self.last_id
+    }
+
+    /// Replaces what is known of a holder; whether there is one.
+    pub(crate) fn update(&mut self, id: ReplicaId, holder: Holder) -> bool {
+        self.holders.get_mut(&id).map(|held| *held = holder).is_some()
+    }
+
+    /// Forgets a holder; whether there was one.
+    pub(crate) fn retire(&mut self, id: ReplicaId) -> bool {
+        self.block_sizes.remove(&id);
+        self.holders.remove(&id).is_some()
+    }
+
+    pub(crate) fn holder(&self, id: ReplicaId) -> Option<&Holder> {
+        self.holders.get(&id)
+    }
+
+    /// By id.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = (ReplicaId, &Holder)> {
+        self.holders.iter().map(|(&id, holder)| (id, holder))
+    }
+
+    /// (tenant, model, adapter) and id.
+    pub(crate) fn scopes(&self) -> impl Iterator<Item = (&(String, String, String), ScopeId)> {
+        self.scopes.iter().map(|(names, &id)| (names, id))
+    }
+
+    /// The scope of a holder's adapter, and whether it was made just now. `None`: no such holder, or too many scopes.
+    pub(crate) fn scope_of(&mut self, id: ReplicaId, adapter: String) -> Option<(ScopeId, bool)> {
+        let replica = &self.holders.get(&id)?.replica;
+        let names = (replica.tenant.clone(), replica.model.clone(), adapter);
+        if let Some(&scope) = self.scopes.get(&names) {
+            return Some((scope, false));
+        }
+        if self.scopes.len() >= MAX_SCOPES {
+            return None;
+        }
+        let scope = self.scopes.len() as ScopeId + 1;
+        self.scopes.insert(names, scope);
+        Some((scope, true))
+    }
+
+    /// Whether the block size is another than before.
+    pub(crate) fn note_block_size(&mut self, id: ReplicaId, tokens: u32) -> bool {
+        self.block_sizes.insert(id, tokens) != Some(tokens)
+    }
+
+    pub(crate) fn block_size(&self, id: ReplicaId) -> Option<u32> {
+        self.block_sizes.get(&id).copied()
+    }
+
+    pub(crate) fn to_proto(&self) -> proto::Directory {
+        let replicas = self.holders().map(|(id, holder)| proto::Replica {
+            id,
+            name: holder.replica.id.clone(),
+            address: holder.replica.address.to_string(),
+            tenant: holder.replica.tenant.clone(),
+            model: holder.replica.model.clone(),
+            adapters: holder.replica.adapters.clone(),
+            data_parallel_rank: holder.data_parallel_rank(),
+            ..proto::Replica::default()
+        });
+        let scopes = self.scopes().map(|((tenant, model, adapter), id)| proto::Scope {
+            id,
+            tenant: tenant.clone(),
+            model: model.clone(),
+            hash_scheme: hash::SCHEME.to_owned(),
+            adapter: adapter.clone(),
+        });
+        let models = self.models.iter().map(|model| proto::Model {
+            name: model.name.clone(),
+            artifact_digest: model.digest.to_vec(),
+            artifact_size: model.artifact.len() as u64,
+            block_sizes: self.block_sizes_of(&model.name),
+            ..proto::Model::default()
+        });
+        proto::Directory {
+            replicas: replicas.collect(),
+            scopes: scopes.collect(),
+            models: models.collect(),
+            ttl_s: self.ttl_s,
+        }
+    }
+
+    /// Without repeats, most common first.
+    fn block_sizes_of(&self, model: &str) -> Vec<u32> {
+        let mut counts = BTreeMap::<u32, usize>::new();
+        for (id, tokens) in &self.block_sizes {
+            if self.holders.get(id).is_some_and(|holder| holder.replica.model == model) {
+                *counts.entry(*tokens).or_default() += 1;
+            }
+        }
+        let mut sizes: Vec<_> = counts.into_iter().collect();
+        sizes.sort_by_key(|&(tokens, count)| (std::cmp::Reverse(count), tokens));
+        sizes.into_iter().map(|(tokens, _)| tokens).collect()
+    }
+}
