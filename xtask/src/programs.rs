@@ -34,8 +34,12 @@ pub(crate) struct Bench {
     json: Option<PathBuf>,
 }
 
-/// Name, package, binary.
-const BENCHES: &[(&str, &str, &str)] = &[("request", "wasm-tests", "bench_request")];
+/// Name, and where the program is. Drivers that only start what they measure, which is built with a profile of its own,
+/// are binaries; what measures itself is an example in release.
+const BENCHES: &[(&str, &[&str])] = &[
+    ("ingest", &["--release", "--package", "host-shim", "--example", "bench_ingest"]),
+    ("request", &["--package", "wasm-tests", "--bin", "bench_request"]),
+];
 
 pub(crate) fn demo(demo: &Demo) -> Result<()> {
     let plugin = artifacts::plugin()?;
@@ -62,15 +66,16 @@ pub(crate) fn e2e_vllm() -> Result<()> {
 }
 
 pub(crate) fn bench(bench: &Bench) -> Result<()> {
-    let Some((_, package, binary)) = BENCHES.iter().find(|(name, ..)| *name == bench.name) else {
+    let Some((_, program)) = BENCHES.iter().find(|(name, ..)| *name == bench.name) else {
         let names: Vec<&str> = BENCHES.iter().map(|(name, ..)| *name).collect();
         bail!("no benchmark \"{}\"; there are: {}", bench.name, names.join(", "));
     };
-    let plugin = artifacts::plugin()?;
-    let tokenizers = tools::tokenizers()?;
-    // The driver only starts what it measures; that is built with the plugin's own profile.
-    let mut command = cargo(["run", "--quiet", "--package", package, "--bin", binary, "--"]);
-    command.env("INFERENCE_CACHE_PLUGIN", plugin).env("INFERENCE_CACHE_TOKENIZERS", tokenizers);
+    let mut command = cargo(["run", "--quiet"]);
+    command.args(*program).arg("--");
+    if bench.name == "request" {
+        command.env("INFERENCE_CACHE_PLUGIN", artifacts::plugin()?);
+        command.env("INFERENCE_CACHE_TOKENIZERS", tools::tokenizers()?);
+    }
     if let Some(json) = &bench.json {
         // The program runs in the repository's root.
         let json = std::path::absolute(json).with_context(|| format!("--json {}", json.display()))?;

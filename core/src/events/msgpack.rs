@@ -128,19 +128,37 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads an unsigned integer of up to 32 bits; `None`, without a step, if anything else comes. Most of what engines
-    /// publish are such numbers.
-    #[inline]
-    pub(super) fn small_uint(&mut self) -> Option<u32> {
-        let (value, rest) = match *self.rest {
-            [value @ 0..0x80, ref rest @ ..] => (u32::from(value), rest),
-            [0xcc, value, ref rest @ ..] => (u32::from(value), rest),
-            [0xcd, a, b, ref rest @ ..] => (u32::from(u16::from_be_bytes([a, b])), rest),
-            [0xce, a, b, c, d, ref rest @ ..] => (u32::from_be_bytes([a, b, c, d]), rest),
-            _ => return None,
-        };
+    /// Reads unsigned integers of up to 32 bits, at most `count`, as far as there are such ones and the bytes do not end
+    /// soon; how many. Most of what engines publish are such numbers, of widths that no branch predictor can foresee: so
+    /// the widths are computed and not branched on.
+    pub(super) fn small_uints(&mut self, count: u32, out: &mut Vec<u32>) -> u32 {
+        let mut rest = self.rest;
+        let mut left = count;
+        while left > 0 {
+            let Some(head) = rest.first_chunk() else { break };
+            let word = u64::from_be_bytes(*head);
+            let marker = word >> 56;
+            // Bytes of the marker and of the value; a value below 0x80 is its own marker.
+            let (skip, bytes) = match marker {
+                0..0x80 => (0, 1),
+                0xcc..=0xce => (1, 1 << (marker - 0xcc)),
+                _ => break,
+            };
+            let Some(behind) = rest.get(skip + bytes..) else { break };
+            rest = behind;
+            out.push(((word << (8 * skip)) >> (64 - 8 * bytes)) as u32);
+            left -= 1;
+        }
         self.rest = rest;
-        Some(value)
+        count - left
+    }
+
+    /// Reads an unsigned integer that was written with 64 bits; `None`, without a step, if anything else comes.
+    #[inline]
+    pub(super) fn wide_uint(&mut self) -> Option<u64> {
+        let [0xcf, a, b, c, d, e, f, g, h, ref rest @ ..] = *self.rest else { return None };
+        self.rest = rest;
+        Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
     /// Reads a map's key: its bytes if it is a string, `None` (and past it) if it is anything else.

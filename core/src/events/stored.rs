@@ -192,7 +192,10 @@ fn read_hashes(event: &mut Reader<'_>) -> Result<Vec<EngineHash>, EventError> {
     let len = array_len(event, "block_hashes")?;
     let mut hashes = sized(len, "block_hashes")?;
     for _ in 0..len {
-        hashes.push(as_hash(event.read()?, "block_hashes")?);
+        hashes.push(match event.wide_uint() {
+            Some(hash) => EngineHash(hash),
+            None => as_hash(event.read()?, "block_hashes")?,
+        });
     }
     Ok(hashes)
 }
@@ -221,18 +224,17 @@ fn read_tokens(event: &mut Reader<'_>) -> Result<(Vec<u32>, Option<u32>), EventE
     let len = array_len(event, FIELD)?;
     let mut tokens = sized(len, FIELD)?;
     let mut next = None;
-    for _ in 0..len {
-        let token = match event.small_uint() {
-            Some(token) => token,
-            None => {
-                let (token, follower) = read_token(event)?;
-                next = follower;
-                token
-            }
-        };
+    let mut left = len;
+    loop {
+        left -= event.small_uints(left, &mut tokens);
+        if left == 0 {
+            return Ok((tokens, next));
+        }
+        let (token, follower) = read_token(event)?;
+        next = follower;
         tokens.push(token);
+        left -= 1;
     }
-    Ok((tokens, next))
 }
 
 /// A token, or a pair of tokens.

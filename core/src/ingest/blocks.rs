@@ -154,6 +154,7 @@ impl Blocks {
         sink: &mut impl Sink,
     ) -> Result<(), &'static str> {
         let (profile, id) = self.profile_of(run, run.block_size)?;
+        self.copies.warm(run.hashes);
         let mut parent = base;
         let mut told = Tier::T1;
         for (at, hash, tokens, namespace) in blocks_of(run) {

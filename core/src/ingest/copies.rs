@@ -17,7 +17,7 @@
 //! Cost: O(1) per copy.
 
 use super::Tier;
-use super::engine_map::{EngineMap, Full, Mark, Slot};
+use super::engine_map::{EngineMap, Full, Mark, Slot, Vacancy};
 use crate::events::EngineHash;
 use crate::hash::BlockSize;
 use hashbrown::HashMap;
@@ -105,6 +105,9 @@ pub(super) struct Removed {
 enum Place {
     Slot(Slot, u64, ProfileId),
     Spilled,
+    Nowhere(Vacancy),
+    /// The slot is another's, which has spilled as well.
+    Taken,
 }
 
 impl Copies {
@@ -130,6 +133,11 @@ impl Copies {
     /// Bytes allocated, estimated for the spilled entries.
     pub(super) fn bytes(&self) -> usize {
         self.map.bytes() + self.spilled.capacity() * (size_of::<(EngineHash, Spilled)>() + 1 + 16)
+    }
+
+    /// Says which hashes are about to be added.
+    pub(super) fn warm(&self, hashes: &[EngineHash]) {
+        std::hint::black_box(self.map.warm(hashes));
     }
 
     /// A number for an adapter's name.
@@ -165,12 +173,13 @@ impl Copies {
 
     /// The block with this hash.
     pub(super) fn get(&self, hash: EngineHash) -> Option<Held> {
-        match self.place(hash)? {
+        match self.place(hash) {
             Place::Slot(_, key, profile) => self.held(key, profile),
             Place::Spilled => {
                 let spilled = self.spilled.get(&hash)?;
                 self.held(spilled.key, spilled.copies.first()?.0)
             }
+            Place::Nowhere(_) | Place::Taken => None,
         }
     }
 
@@ -184,8 +193,8 @@ impl Copies {
     ) -> Result<Added, &'static str> {
         let tier = self.profile(profile).ok_or("too_many_profiles")?.tier;
         match self.place(hash) {
-            None => self.insert(hash, key, profile)?,
-            Some(Place::Slot(slot, held, first)) if held == key => {
+            Place::Nowhere(vacancy) => self.insert(hash, vacancy, key, profile)?,
+            Place::Slot(slot, held, first) if held == key => {
                 let before = self.profile(first).map(|first| first.tier);
                 if first == profile && self.max_copies == 1 {
                     return Ok(Added { before, after: tier, counted: false });
@@ -199,12 +208,12 @@ impl Copies {
                     counted: true,
                 });
             }
-            Some(Place::Slot(..)) => {
+            Place::Slot(..) | Place::Taken => {
                 self.check_room()?;
                 self.spill(hash, Spilled { key, displaced: true, copies: vec![(profile, 1)] })?;
                 self.displaced += 1;
             }
-            Some(Place::Spilled) => {
+            Place::Spilled => {
                 let before = self.best(hash);
                 let spilled = self.spilled.get_mut(&hash).filter(|spilled| spilled.key == key);
                 let spilled = spilled.ok_or("ambiguous_hash")?;
@@ -228,7 +237,8 @@ impl Copies {
     /// Takes away a copy at this tier and of this group; `None` if there is none.
     pub(super) fn remove(&mut self, hash: EngineHash, tier: Tier, group: Option<u32>) -> Option<Removed> {
         let there = |profile: Profile| profile.tier == tier && profile.group == group;
-        match self.place(hash)? {
+        match self.place(hash) {
+            Place::Nowhere(_) | Place::Taken => None,
             Place::Slot(slot, key, profile) => {
                 let held = self.held(key, profile).filter(|held| there(held.profile))?;
                 self.map.remove(slot);
@@ -253,10 +263,16 @@ impl Copies {
         }
     }
 
-    fn insert(&mut self, hash: EngineHash, key: u64, profile: ProfileId) -> Result<(), &'static str> {
+    fn insert(
+        &mut self,
+        hash: EngineHash,
+        vacancy: Vacancy,
+        key: u64,
+        profile: ProfileId,
+    ) -> Result<(), &'static str> {
         self.check_room()?;
         let mark = Mark::try_from(profile).ok().filter(|&mark| mark < SPILLED);
-        self.map.insert(hash, key, mark.unwrap_or(SPILLED)).map_err(|full| match full {
+        self.map.insert(vacancy, key, mark.unwrap_or(SPILLED)).map_err(|full| match full {
             Full::Memory => "out_of_memory",
             Full::Crowded => "crowded_hash",
         })?;
@@ -280,7 +296,7 @@ impl Copies {
     fn unspill(&mut self, hash: EngineHash) {
         let Some(spilled) = self.spilled.get(&hash) else { return };
         let displaced = spilled.displaced;
-        let slot = self.map.find(hash).filter(|_| !displaced);
+        let slot = self.map.find(hash).ok().filter(|_| !displaced);
         match (spilled.copies.as_slice(), slot) {
             ([], _) => {
                 self.spilled.remove(&hash);
@@ -299,15 +315,15 @@ impl Copies {
         }
     }
 
-    fn place(&self, hash: EngineHash) -> Option<Place> {
+    fn place(&self, hash: EngineHash) -> Place {
         if self.displaced > 0 && self.spilled.contains_key(&hash) {
-            return Some(Place::Spilled);
+            return Place::Spilled;
         }
-        let slot = self.map.find(hash)?;
-        match self.map.get(slot) {
-            // If the hash is not among the spilled, the slot is another's.
-            (_, SPILLED) => self.spilled.contains_key(&hash).then_some(Place::Spilled),
-            (key, mark) => Some(Place::Slot(slot, key, mark.into())),
+        match self.map.find(hash).map(|slot| (slot, self.map.get(slot))) {
+            Err(vacancy) => Place::Nowhere(vacancy),
+            Ok((_, (_, SPILLED))) if self.spilled.contains_key(&hash) => Place::Spilled,
+            Ok((_, (_, SPILLED))) => Place::Taken,
+            Ok((slot, (key, mark))) => Place::Slot(slot, key, mark.into()),
         }
     }
 

@@ -11,19 +11,34 @@
 //!       └──────────── nothing held, or attempts used up: jump over the hole ─────────────┘
 //! ```
 //!
-//! Rules
+//! Rules of order
 //! * While wanting or replaying, live batches are held (bounded) and applied by number afterwards: a live batch applied
 //!   before the replay ends would resurrect what an earlier one removed.
-//! * A replay starts at the last batch applied, not behind it: if the engine's copy differs from what was applied, or
-//!   the engine has none, it is another process. So does a live number that goes backwards. Then a new epoch begins:
-//!   everything is cleared and the ring is asked for from 0. What was held before a complete replay that does not have
-//!   it is another process's, too.
+//! * A batch heard before is dropped, and so is one that comes behind later ones that were applied.
+//! * A new epoch, in which everything is cleared and the ring is asked for from 0, begins when it is certain that the
+//!   engine is another process: numbers go back while the engine's clock goes on, a number comes again with another
+//!   content (live or by replay), a replay starts at the last batch applied and does not have it, or the engine's metrics
+//!   name a start time after what was published. Batches of the process before that are still under way, told by number
+//!   and time, are dropped.
 //! * A hole that no replay fills is jumped over: what was removed in it stays indexed until the index's TTL, what was
-//!   stored in it is unknown. The source counts as degraded until a replay from 0 succeeds or a new epoch begins.
+//!   stored in it is unknown. The source counts as degraded until a replay from 0 succeeds, the engine clears its cache,
+//!   or a new epoch begins.
+//!
+//! Rules of blocks
+//! * The key of a block is our own hash of its tokens and what else the wire tells ([`crate::hash`]); the engine's hash
+//!   only links events. Copies are counted per medium and KV-cache group, up to [`Limits::max_copies`].
 //! * Blocks whose parent is unknown wait (bounded, with a TTL) and are never indexed as the start of a prompt.
+//! * Groups of hybrid models that do not attend to everything are not indexed: their positions cannot be known. What is
+//!   indexed of the others says more than the engine can reuse.
+//! * An offloaded copy is a lower tier; what leaves the engine's memory and has one is demoted, not lost. A cleared cache
+//!   is empty on all tiers.
+//! * Pages smaller than [`Limits::group_to`] are gathered: a block is indexed with its last page. Predictions are then
+//!   right to that size, and not to the engine's.
+//! * Where the engine's hash covers tokens ahead (SGLang's bigrams, vLLM's look-ahead), the last block of a match may not
+//!   be reusable: a prediction is up to a block too high.
 //!
 //! Not known here: whether a second announcement is a second copy or (`kv_cache_report_mode=full`) the same one again;
-//! it counts as a copy, as vLLM means it by default.
+//! it counts as a copy, as vLLM means it by default, unless the cap is 1.
 
 mod blocks;
 mod chain;
