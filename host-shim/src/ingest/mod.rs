@@ -5,7 +5,7 @@ mod receiver;
 mod status;
 mod transport;
 mod worker;
-mod zmq;
+pub mod zmtp;
 
 pub(crate) use fleet::Fleet;
 pub use status::{SourceStatus, Statuses};

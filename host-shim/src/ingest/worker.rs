@@ -6,7 +6,7 @@
 use super::receiver::{Load, QUEUE_MESSAGES, Receiver};
 use super::status::Statuses;
 use super::transport::{Incoming, Message, Transport};
-use super::zmq::Zmq;
+use super::zmtp::Zmtp;
 use crate::config::{Endpoint, EventsConfig, EventsMode, ReportMode};
 use crate::directory::Holder;
 use crate::index::ReplicaId;
@@ -39,7 +39,7 @@ pub(super) fn start(
     // A checked configuration has a port for each rank.
     let Some(endpoint) = events.endpoint.of_rank(holder.rank) else { return };
     let replay = events.replay.as_ref().and_then(|replay| replay.of_rank(holder.rank));
-    let transport: Arc<dyn Transport> = Arc::new(Zmq);
+    let transport: Arc<dyn Transport> = Arc::new(Zmtp);
     let (queue, incoming) = mpsc::channel(QUEUE_MESSAGES);
     let load = Arc::new(Load::default());
     let receiver = Receiver {
