@@ -8,6 +8,7 @@
 
 mod artifacts;
 mod checks;
+mod fuzz;
 mod process;
 mod programs;
 mod tools;
@@ -38,6 +39,8 @@ enum Command {
     Bench(programs::Bench),
     /// Two real vLLM engines behind a real Envoy: every prediction must equal what the engine reports.
     E2eVllm,
+    /// Fuzz what other processes send us (needs a nightly compiler).
+    Fuzz(fuzz::Fuzz),
     /// Build the plugin and print where it is.
     BuildPlugin,
 }
@@ -55,6 +58,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test => checks::test(),
         Command::Lint { deny } => checks::lint(deny),
         Command::Bench(bench) => programs::bench(&bench),
+        Command::Fuzz(fuzz) => fuzz::fuzz(&fuzz),
         Command::E2eVllm => programs::e2e_vllm(),
         Command::BuildPlugin => {
             println!("{}", artifacts::plugin()?.display());

