@@ -23,9 +23,15 @@ pub fn demo_model() -> PathBuf {
 }
 
 impl Engine {
-    /// Ports for an engine.
+    /// Ports for an engine of one rank.
     pub fn ports(bind_events: bool) -> Result<Replica> {
-        Ok(Replica { http: ports::free()?, events: ports::free()?, replay: ports::free()?, bind_events })
+        Engine::ports_of_ranks(bind_events, 1)
+    }
+
+    /// Ports for an engine.
+    pub fn ports_of_ranks(bind_events: bool, ranks: u16) -> Result<Replica> {
+        let (events, replay) = (ports::free_row(ranks)?, ports::free_row(ranks)?);
+        Ok(Replica { http: ports::free()?, events, replay, bind_events, ranks, adapters: Vec::new() })
     }
 
     /// Starts an engine-sim; `extra` are further arguments.
@@ -40,10 +46,16 @@ impl Engine {
         Ok(Engine { process, replica: replica.clone() })
     }
 
-    /// Starts a real vLLM through the set-up's `serve.sh`.
-    pub fn start_vllm(replica: &Replica, index: usize, setup: &Path, dir: &Path) -> Result<Engine> {
+    /// Starts a real vLLM through the set-up's `serve.sh`; `extra` are further arguments.
+    pub fn start_vllm(
+        replica: &Replica,
+        index: usize,
+        extra: &[String],
+        setup: &Path,
+        dir: &Path,
+    ) -> Result<Engine> {
         let mut command = Command::new(setup.join("serve.sh"));
-        command.args([replica.http, replica.events, replica.replay].map(|port| port.to_string()));
+        command.args([replica.http, replica.events, replica.replay].map(|port| port.to_string())).args(extra);
         let process = Process::start(&format!("engine-{index}"), command, dir)?;
         Ok(Engine { process, replica: replica.clone() })
     }

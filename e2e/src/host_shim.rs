@@ -18,6 +18,10 @@ pub struct Replica {
     pub replay: u16,
     /// Whether host-shim binds the events port (a real vLLM connects) or connects to it.
     pub bind_events: bool,
+    /// Data-parallel ranks; each has the next events and replay port.
+    pub ranks: u16,
+    /// LoRA adapters.
+    pub adapters: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -39,11 +43,13 @@ impl HostShim {
              models:\n- {{ name: {name}, path: {} }}\nreplicas:\n",
             model.display()
         );
-        for (index, Replica { http, events, replay, bind_events }) in replicas.iter().enumerate() {
+        for (index, replica) in replicas.iter().enumerate() {
+            let Replica { http, events, replay, bind_events, ranks, adapters } = replica;
             let mode = if *bind_events { "bind" } else { "connect" };
             yaml += &format!(
-                "- id: engine-{index}\n  address: 127.0.0.1:{http}\n  model: {name}\n  events: {{ endpoint: \
-                 tcp://127.0.0.1:{events}, mode: {mode}, replay: tcp://127.0.0.1:{replay} }}\n"
+                "- id: engine-{index}\n  address: 127.0.0.1:{http}\n  model: {name}\n  adapters: {adapters:?}\n  \
+                 events: {{ endpoint: tcp://127.0.0.1:{events}, mode: {mode}, replay: tcp://127.0.0.1:{replay}, \
+                 ranks: {ranks} }}\n"
             );
         }
         let config = dir.write("host-shim.yaml", &yaml)?;
@@ -82,9 +88,15 @@ impl HostShim {
 
     /// Sum over all label sets of a metric; 0 if there is none of that name.
     pub async fn metric(&self, name: &str) -> Result<f64> {
+        self.metric_with(name, "").await
+    }
+
+    /// Sum over the label sets that contain `label`, such as `replica="engine-0"`.
+    pub async fn metric_with(&self, name: &str, label: &str) -> Result<f64> {
         let url = format!("http://127.0.0.1:{}/metrics", self.http);
         let text = self.client.get(url).send().await?.error_for_status()?.text().await?;
-        let samples = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+        let samples =
+            text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name) && line.contains(label));
         Ok(samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
     }
 }

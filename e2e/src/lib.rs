@@ -11,6 +11,7 @@ pub mod engine;
 pub mod envoy;
 pub mod host_shim;
 pub mod load;
+pub mod lora;
 pub mod manifest;
 pub mod ports;
 pub mod process;
@@ -18,7 +19,7 @@ pub mod raw;
 pub mod shadow;
 pub mod stack;
 
-mod wait;
+pub mod wait;
 mod workdir;
 
 pub use client::{Answer, Client};

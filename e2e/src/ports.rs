@@ -25,6 +25,23 @@ pub fn free() -> Result<u16> {
     bail!("no free port on 127.0.0.1 between {FIRST} and {}", FIRST + COUNT)
 }
 
+/// The first of `count` such ports in a row.
+pub fn free_row(count: u16) -> Result<u16> {
+    let mut first = free()?;
+    let mut last = first;
+    for _ in 0..COUNT {
+        if last - first + 1 >= count {
+            return Ok(first);
+        }
+        let next = free()?;
+        if next != last + 1 {
+            first = next;
+        }
+        last = next;
+    }
+    bail!("no {count} free ports in a row on 127.0.0.1")
+}
+
 /// Whether `port` can be bound on loopback.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()

@@ -111,6 +111,8 @@ async fn a_client_cannot_choose_its_replica() {
         events: ports::free().unwrap(),
         replay: ports::free().unwrap(),
         bind_events: true,
+        ranks: 1,
+        adapters: Vec::new(),
     };
     let mut host_shim = HostShim::new(MODEL, &demo_model(), &[replica(&other)], &dir).unwrap();
     host_shim.start().await.unwrap();
@@ -156,6 +158,8 @@ async fn garbage_on_the_event_socket_is_skipped() {
         events: ports::free().unwrap(),
         replay: ports::free().unwrap(),
         bind_events: true,
+        ranks: 1,
+        adapters: Vec::new(),
     };
     let mut host_shim = HostShim::new(MODEL, &demo_model(), std::slice::from_ref(&replica), &dir).unwrap();
     host_shim.start().await.unwrap();

@@ -22,6 +22,8 @@ async fn bodies_pass_byte_for_byte() {
         events: ports::free().unwrap(),
         replay: ports::free().unwrap(),
         bind_events: true,
+        ranks: 1,
+        adapters: Vec::new(),
     };
     let mut host_shim = HostShim::new("demo", &demo_model(), &[replica], &dir).unwrap();
     host_shim.start().await.unwrap();
