@@ -223,12 +223,12 @@ mod tests {
     use super::*;
 
     fn digest(byte: u8) -> Digest {
-        Digest([byte; 32])
+        Digest::Sha256([byte; 32])
     }
 
     fn removed(pool: &mut BlockPool) -> Vec<u8> {
         let hash = |event| match event {
-            Event::BlockRemoved(Digest([byte, ..])) => byte,
+            Event::BlockRemoved(Digest::Sha256([byte, ..])) => byte,
             other => panic!("{other:?}"),
         };
         pool.take_events().into_iter().map(hash).collect()

@@ -3,12 +3,16 @@
 use crate::block_pool::FreeOrder;
 use crate::events::{BatchEncoder, Lora};
 use inference_cache_core::hash::BlockSize;
-use inference_cache_core::hash::vllm::{DEFAULT_SEED, Digest, ExtraKey, ExtraKeysFormat};
+use inference_cache_core::hash::vllm::{
+    Algorithm, ChainHasher, DEFAULT_SEED, Digest, ExtraKey, ExtraKeysFormat,
+};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How blocks are hashed: vLLM's default pickles, of which routers know less.
+const ALGORITHM: Algorithm = Algorithm::Sha256Cbor;
 /// Largest request body.
 pub const MAX_BODY_BYTES: usize = 64 << 20;
 /// Requests that wait for the scheduler; beyond, the server answers 503.
@@ -100,9 +104,12 @@ impl CacheConfig {
         self.max_model_len.min((self.num_blocks - 1).saturating_mul(self.block_size.tokens()))
     }
 
-    /// Parent of every first block.
-    pub fn none_hash(&self) -> Digest {
-        Digest::none_hash(&self.hash_seed)
+    /// The chain of a prompt's blocks.
+    pub fn chain_hasher(&self, lora: Option<&Lora>, cache_salt: Option<&str>) -> ChainHasher {
+        let root = Digest::none_hash(ALGORITHM, &self.hash_seed);
+        let (first, later) = extra_keys(lora, cache_salt);
+        ChainHasher::new(ALGORITHM, self.release.extra_keys_format(), self.block_size, root)
+            .with_extra_keys(&first, &later)
     }
 
     /// The writer of this engine's event batches.
@@ -237,8 +244,8 @@ pub enum ConfigError {
     },
 }
 
-/// Extra keys of a request's first and later blocks, for the chain hasher.
-pub fn extra_keys<'a>(
+/// Extra keys of a request's first and later blocks.
+fn extra_keys<'a>(
     lora: Option<&'a Lora>,
     cache_salt: Option<&'a str>,
 ) -> (Vec<ExtraKey<'a>>, Vec<ExtraKey<'a>>) {

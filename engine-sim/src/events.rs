@@ -151,7 +151,7 @@ impl BatchEncoder {
     fn hash(&self, out: &mut Writer, hash: &Digest) {
         match self.hash_form {
             BlockHashForm::Int => out.uint(hash.low64()),
-            BlockHashForm::Bytes => out.bytes(&hash.0),
+            BlockHashForm::Bytes => out.bytes(hash.as_bytes()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One request on its way through the scheduler.
 
 use crate::block_pool::BlockId;
-use crate::config::{CacheConfig, extra_keys};
+use crate::config::CacheConfig;
 use crate::events::{BlockStored, Lora};
 use inference_cache_core::hash::vllm::{ChainHasher, Digest};
 use std::ops::Range;
@@ -47,14 +47,7 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     pub(crate) fn new(mut request: Request, config: &CacheConfig) -> Sequence {
-        let (first, later) = extra_keys(request.lora.as_deref(), request.cache_salt.as_deref());
-        let mut hasher = ChainHasher::new(
-            config.block_size,
-            config.none_hash(),
-            config.release.extra_keys_format(),
-            &first,
-            &later,
-        );
+        let mut hasher = config.chain_hasher(request.lora.as_deref(), request.cache_salt.as_deref());
         let tokens = std::mem::take(&mut request.prompt);
         let prompt_tokens = tokens.len();
         let hashes = tokens.iter().filter_map(|&token| hasher.push(token)).collect();

@@ -5,7 +5,7 @@ use engine_sim::config::{CacheConfig, Release};
 use engine_sim::events::Event;
 use engine_sim::scheduler::Scheduler;
 use inference_cache_core::hash::BlockSize;
-use inference_cache_core::hash::vllm::{ChainHasher, Digest};
+use inference_cache_core::hash::vllm::Digest;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -116,15 +116,7 @@ impl Follower {
 
     /// Run of known blocks, without the block of the prompt's last token.
     fn predict(&self, request: &Request, config: &CacheConfig) -> u32 {
-        let (first, later) =
-            engine_sim::config::extra_keys(request.lora.as_deref(), request.cache_salt.as_deref());
-        let mut hasher = ChainHasher::new(
-            config.block_size,
-            config.none_hash(),
-            config.release.extra_keys_format(),
-            &first,
-            &later,
-        );
+        let mut hasher = config.chain_hasher(request.lora.as_deref(), request.cache_salt.as_deref());
         let hashes = request.prompt.iter().filter_map(|&token| hasher.push(token));
         let run = hashes.take_while(|hash| self.copies.contains_key(hash)).count() as u32;
         run.min((request.prompt.len() as u32 - 1) / BLOCK) * BLOCK

@@ -216,7 +216,7 @@ impl Engine {
 /// Puts the recorded hashes into `batch` where `stored` has its own.
 fn rename(renamed: &mut HashMap<Digest, Vec<u8>>, stored: &BlockStored, batch: &mut [u8], recorded: &[u8]) {
     for &hash in stored.block_hashes.iter().chain(&stored.parent) {
-        let at = batch.windows(32).position(|bytes| bytes == hash.0).unwrap();
+        let at = batch.windows(32).position(|bytes| bytes == hash.as_bytes()).unwrap();
         let other = recorded[at..at + 32].to_vec();
         assert_eq!(renamed.entry(hash).or_insert_with(|| other.clone()), &other);
         batch[at..at + 32].copy_from_slice(&other);

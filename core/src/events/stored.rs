@@ -47,6 +47,29 @@ pub enum ExtraKey<'a> {
     Content(&'a [u8]),
 }
 
+impl<'a> ExtraKey<'a> {
+    /// Identifier and offset (from the block's first token) of multimodal content, as vLLM 0.19 and later sends it.
+    pub fn multimodal(&self) -> Option<(&'a str, i64)> {
+        let ExtraKey::Content(bytes) = self else { return None };
+        let mut reader = Reader::new(bytes);
+        match (reader.read().ok()?, reader.read().ok()?, reader.read().ok()?) {
+            (Value::Array(2), Value::Str(identifier), Value::Int(offset)) => {
+                Some((str::from_utf8(identifier).ok()?, offset.bits.cast_signed()))
+            }
+            _ => None,
+        }
+    }
+
+    /// SHA-256 of prompt embeddings.
+    pub fn embeds(&self) -> Option<&'a [u8]> {
+        let ExtraKey::Content(bytes) = self else { return None };
+        match Reader::new(bytes).read().ok()? {
+            Value::Bin(digest) => Some(digest),
+            _ => None,
+        }
+    }
+}
+
 /// One copy of each block went away.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockRemoved<'a> {

@@ -15,6 +15,7 @@
 //!
 //! Cost: one XXH3 of `4 * block_size` bytes and one of 16 bytes per block; no allocation after [`ChainHasher::new`].
 
+pub mod sglang;
 pub mod vllm;
 
 use std::num::NonZeroU16;

@@ -44,12 +44,14 @@ mod blocks;
 mod chain;
 mod copies;
 mod engine_map;
+mod hash_check;
 mod orphans;
 mod pages;
 mod recent;
 mod sequence;
 mod sink;
 
+pub use hash_check::{HashCheck, HashReport, Recipe};
 pub use sequence::{ReplayRequest, Source};
 pub use sink::{Sink, State, Stats, Stored, Tier};
 
@@ -64,6 +66,8 @@ pub struct Limits {
     pub group_to: Option<BlockSize>,
     /// Copies counted of one block, per medium and group. 1 where requests may ask for `kv_cache_report_mode=full`.
     pub max_copies: u16,
+    /// Seeds (texts of PYTHONHASHSEED) that the engine may hash with, besides vLLM's default and `"0"`.
+    pub hash_seeds: Vec<String>,
     /// Distinct engine hashes; further ones are skipped. An engine of 1 TiB of KV cache has about 4 million blocks.
     pub blocks: usize,
     /// Events that wait for their parent.
@@ -88,6 +92,7 @@ impl Default for Limits {
             seed: 0,
             group_to: None,
             max_copies: 32,
+            hash_seeds: Vec::new(),
             blocks: 8 << 20,
             orphans: 1024,
             orphan_tokens: 1 << 20,

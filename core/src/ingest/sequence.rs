@@ -2,6 +2,7 @@
 
 use super::blocks::Blocks;
 use super::chain::{Announcement, Run, announcement};
+use super::hash_check::{HashCheck, HashReport};
 use super::orphans::{Orphans, Waiting};
 use super::recent::{Recent, Seen};
 use super::{Limits, Sink, State, Stats};
@@ -19,6 +20,7 @@ pub struct Source {
     has_replay: bool,
     blocks: Blocks,
     orphans: Orphans,
+    hash_check: HashCheck,
     stats: Stats,
     /// Counts engine processes, from 1.
     epoch: u64,
@@ -95,6 +97,7 @@ impl Source {
     pub fn new(has_replay: bool, limits: Limits) -> Source {
         Source {
             blocks: Blocks::new(&limits),
+            hash_check: HashCheck::new(&limits.hash_seeds),
             limits,
             has_replay,
             orphans: Orphans::default(),
@@ -335,6 +338,11 @@ impl Source {
         self.blocks.bytes()
     }
 
+    /// Whether and how the hashes of this engine process can be recomputed.
+    pub fn hash_check(&self) -> HashReport {
+        self.hash_check.report()
+    }
+
     /// Blocks that wait for their parent.
     pub fn waiting_blocks(&self) -> usize {
         self.orphans.blocks()
@@ -343,6 +351,7 @@ impl Source {
     /// Begins a new epoch. `keep_held`: what is held came from the new process already.
     fn restart(&mut self, keep_held: bool, sink: &mut impl Sink) {
         self.epoch += 1;
+        self.hash_check.restart();
         self.clear(sink);
         self.next = 0;
         self.applied = None;
@@ -457,6 +466,7 @@ impl Source {
     fn stored(&mut self, event: &BlockStored<'_>, now_ms: u64, sink: &mut impl Sink) {
         match announcement(event) {
             Ok(Announcement::Blocks { count, block_size, namespaces }) => {
+                self.hash_check.observe(event);
                 self.store(&Run::new(event, count, block_size, &namespaces), now_ms, sink);
             }
             Ok(Announcement::Placeholder) => self.blocks.store_placeholder(event, &mut self.stats, sink),
