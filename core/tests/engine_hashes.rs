@@ -7,7 +7,7 @@ mod recordings;
 use inference_cache_core::events::{Batch, BlockStored, Event, ExtraKey, live_frames};
 use inference_cache_core::hash::vllm::{self, Algorithm, DEFAULT_SEED, Digest, ExtraKeysFormat};
 use inference_cache_core::hash::{BlockHash, BlockSize, sglang};
-use inference_cache_core::ingest::{HashReport, Limits, Recipe, Sink, Source, Stored};
+use inference_cache_core::ingest::{HashReport, Limits, Sink, Source, Stored};
 use std::collections::HashMap;
 
 /// Blocks of each session that are recomputed, and those that cannot be: of a random seed, behind a gap, of an adapter

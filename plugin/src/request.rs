@@ -5,6 +5,8 @@
 //! * A request is held only where a body follows and the mode allows it, and goes on from inside the body callback:
 //!   an asynchronous resume before a filter that streams bodies could lose a frame.
 //! * A ticket is given back exactly once.
+//! * [`RANK`] tells the engine which of its data-parallel ranks holds the prefix. It is the engine's API and no routing
+//!   header of ours: one that a client sent is replaced where a rank was chosen, and goes on where none was.
 
 use inference_cache_core::gateway::{Decision, Gateway, HeaderQuery, Outcome, Query, Reason, Ticket};
 use inference_cache_core::openai::Endpoint;
@@ -70,6 +72,9 @@ enum Response {
     /// An error status.
     Failed,
 }
+
+/// vLLM's and SGLang's request header for the data-parallel rank.
+const RANK: &str = "x-data-parallel-rank";
 
 const BODY: &str = "body";
 const HEADER: &str = "header";
@@ -259,6 +264,13 @@ impl Request {
             }
         } else {
             env.metrics.count_by(metrics::MATCHED_TOKENS, u64::from(matched_tokens));
+            let rank = destinations.first().and_then(|first| first.rank);
+            if let Some(rank) = rank
+                && host::set_header(Map::Request, RANK, rank.to_string().as_bytes()).is_err()
+            {
+                // The engine chooses a rank by itself.
+                env.metrics.count(metrics::HOSTCALL_ERRORS, "rank");
+            }
         }
         let replica = destinations.into_iter().next().map(|first| first.name).unwrap_or_default();
         let response = Response::Awaited;

@@ -46,13 +46,16 @@ pub struct Decision {
     pub ticket: Option<Ticket>,
 }
 
-/// A replica that a request may go to.
+/// A replica that a request may go to. Addresses do not repeat in a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// The replica's name.
     pub name: String,
     /// `ip:port`.
     pub address: String,
+    /// The data-parallel rank that is to take it; the same, or none, for all destinations of a decision. If the first
+    /// has none, the engine that gets the request chooses.
+    pub rank: Option<u32>,
 }
 
 /// Stands for a request that was given a hint.

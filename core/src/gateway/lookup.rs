@@ -3,10 +3,11 @@
 use super::prompt::{NoTokens, Tokens};
 use super::speculation::Speculation;
 use super::{ASSUMED_BLOCK_SIZE, BlockHash, BlockSize, Namespace, ReplicaId, ScopeId, Seconds};
-use crate::hash::ChainHasher;
+use crate::hash::{ChainHasher, vllm};
 use crate::replica::{IndexReplica, Walk};
 
 /// A view of what is held in one scope at one time.
+#[derive(Clone, Copy)]
 pub(super) struct Lookup<'a> {
     pub(super) index: &'a IndexReplica,
     pub(super) speculation: &'a Speculation,
@@ -24,6 +25,8 @@ pub(super) struct Matches {
     pub(super) chain: Vec<BlockHash>,
     /// Of `chain`.
     pub(super) block_size: BlockSize,
+    /// Where the chain's blocks are announced.
+    pub(super) scope: Option<ScopeId>,
     /// Whether the chain's blocks can be expected to appear as they are: the block size is the engines' own.
     pub(super) speculate: bool,
 }
@@ -38,11 +41,27 @@ impl Lookup<'_> {
         max_speculative_tokens: u32,
     ) -> Result<Matches, NoTokens> {
         let main = announced.first().copied().unwrap_or(ASSUMED_BLOCK_SIZE);
-        let mut matches = self.walk(tokens, main, namespace, max_speculative_tokens)?;
+        let mut matches = self.walk_own(tokens, main, namespace, max_speculative_tokens)?;
         matches.speculate = !announced.is_empty() && max_speculative_tokens > 0;
         for &block_size in announced.iter().skip(1) {
-            matches.merge(self.walk(tokens, block_size, namespace, 0)?);
+            matches.merge(self.walk_own(tokens, block_size, namespace, 0)?);
         }
+        Ok(matches)
+    }
+
+    /// Looks the prompt up among the engines' own hashes, in a scope of them.
+    pub(super) fn engine_chain(
+        &self,
+        tokens: &mut Tokens<'_>,
+        scope: ScopeId,
+        block_size: BlockSize,
+        mut hasher: vllm::ChainHasher,
+        max_speculative_tokens: u32,
+    ) -> Result<Matches, NoTokens> {
+        let lookup = Lookup { scope: Some(scope), ..*self };
+        let push = |token| hasher.push(token).map(|digest| BlockHash(digest.low64()));
+        let mut matches = lookup.walk(tokens, block_size, push, max_speculative_tokens)?;
+        matches.speculate = max_speculative_tokens > 0;
         Ok(matches)
     }
 
@@ -56,10 +75,10 @@ impl Lookup<'_> {
                 break;
             }
         }
-        Matches::new(walk, chain, block_size, u32::MAX)
+        Matches::new(walk, chain, block_size, self.scope, u32::MAX)
     }
 
-    fn walk(
+    fn walk_own(
         &self,
         tokens: &mut Tokens<'_>,
         block_size: BlockSize,
@@ -67,6 +86,17 @@ impl Lookup<'_> {
         max_speculative_tokens: u32,
     ) -> Result<Matches, NoTokens> {
         let mut hasher = ChainHasher::new(block_size, namespace);
+        self.walk(tokens, block_size, |token| hasher.push(token), max_speculative_tokens)
+    }
+
+    /// `push` takes the tokens and gives the hash of each block with its last.
+    fn walk(
+        &self,
+        tokens: &mut Tokens<'_>,
+        block_size: BlockSize,
+        mut push: impl FnMut(u32) -> Option<BlockHash>,
+        max_speculative_tokens: u32,
+    ) -> Result<Matches, NoTokens> {
         let mut chain = Vec::new();
         let mut walk = Walk::default();
         let mut holders = Vec::new();
@@ -80,7 +110,7 @@ impl Lookup<'_> {
                 break;
             };
             length += 1;
-            let Some(hash) = hasher.push(token) else { continue };
+            let Some(hash) = push(token) else { continue };
             chain.try_reserve(1).map_err(|_| NoTokens::Memory)?;
             chain.push(hash);
             if walk.is_alive() {
@@ -94,7 +124,7 @@ impl Lookup<'_> {
                 beyond -= 1;
             }
         }
-        Ok(Matches::new(walk, chain, block_size, usable_blocks))
+        Ok(Matches::new(walk, chain, block_size, self.scope, usable_blocks))
     }
 
     fn holders(&self, hash: BlockHash, holders: &mut Vec<ReplicaId>) {
@@ -106,10 +136,21 @@ impl Lookup<'_> {
 }
 
 impl Matches {
-    fn new(walk: Walk, chain: Vec<BlockHash>, block_size: BlockSize, usable_blocks: u32) -> Matches {
+    fn new(
+        walk: Walk,
+        chain: Vec<BlockHash>,
+        block_size: BlockSize,
+        scope: Option<ScopeId>,
+        usable_blocks: u32,
+    ) -> Matches {
         let tokens = |blocks: u32| blocks.min(usable_blocks).saturating_mul(block_size.tokens());
         let runs = walk.into_runs().into_iter().map(|run| (run.replica, tokens(run.blocks)));
-        Matches { matched_tokens: runs.collect(), chain, block_size, speculate: false }
+        Matches { matched_tokens: runs.collect(), chain, block_size, scope, speculate: false }
+    }
+
+    /// The prompt has no block that could be held, in no scheme.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chain.is_empty() && self.matched_tokens.is_empty()
     }
 
     /// Tokens that `replica` holds.
@@ -125,7 +166,8 @@ impl Matches {
         self.chain.get(first_unheld).or(self.chain.last()).map_or(0, |hash| hash.0)
     }
 
-    fn merge(&mut self, other: Matches) {
+    /// Takes from `other` what it found more of.
+    pub(super) fn merge(&mut self, other: Matches) {
         for (replica, tokens) in other.matched_tokens {
             match self.matched_tokens.iter_mut().find(|(holder, _)| *holder == replica) {
                 Some((_, held)) => *held = (*held).max(tokens),

@@ -203,7 +203,7 @@ impl Gateway {
             .map_err(|error| no_hint(error.reason()))?;
         let route = self.route(query.tenant, &request.model)?.clone();
         let matches = self.matches(&route, request, now_ms).map_err(|error| no_hint(error.label()))?;
-        if matches.chain.is_empty() {
+        if matches.is_empty() {
             // Nothing can be cached of a prompt shorter than a block.
             return Err(no_hint("short_prompt"));
         }
@@ -242,14 +242,28 @@ impl Gateway {
             Some(salt) => Namespace::empty().with_cache_salt(salt),
             None => Namespace::empty(),
         };
+        let (name, cache_salt) = (request.model.clone(), request.cache_salt.clone());
+        let adapter = (name != route.model).then_some(name.as_str());
         let mut source = prompt::source(request, model, now_ms)?;
         let mut tokens = Tokens::new(&mut source, model)?;
-        self.lookup(route, now_ms).over_sizes(
-            &mut tokens,
-            block_sizes,
-            &namespace,
-            self.settings.max_speculative_tokens,
-        )
+        let lookup = self.lookup(route, now_ms);
+        let ahead = self.settings.max_speculative_tokens;
+        let schemes = info.map(|info| info.engine_schemes.as_slice()).unwrap_or_default();
+        let engines = route.engine_scopes.iter();
+        let mut engines = engines.filter_map(|&(scope, at)| Some((scope, schemes.get(at)?))).peekable();
+        // Blocks are expected in one scope only: that of our own chain, if there is one.
+        let mut matches = match engines.next_if(|_| route.scope.is_none()) {
+            Some((scope, scheme)) => {
+                let hasher = scheme.chain_hasher(adapter, cache_salt.as_deref());
+                lookup.engine_chain(&mut tokens, scope, scheme.block_size, hasher, ahead)?
+            }
+            None => lookup.over_sizes(&mut tokens, block_sizes, &namespace, ahead)?,
+        };
+        for (scope, scheme) in engines {
+            let hasher = scheme.chain_hasher(adapter, cache_salt.as_deref());
+            matches.merge(lookup.engine_chain(&mut tokens, scope, scheme.block_size, hasher, 0)?);
+        }
+        Ok(matches)
     }
 
     fn route(&self, tenant: &str, model: &str) -> Result<&Route, Decision> {
@@ -299,7 +313,7 @@ impl Gateway {
         let Some(best) = candidates.first().copied() else {
             return Decision::without_hint(Reason::NoHint, "no_replica");
         };
-        let speculative = route.scope.filter(|_| matches.speculate).map(|scope| {
+        let speculative = matches.scope.filter(|_| matches.speculate).map(|scope| {
             let matched = (best.matched_tokens / block_size) as usize;
             // What only other requests in flight promise so far, this one promises too.
             let known = matches.chain.get(..matched).unwrap_or_default();
@@ -362,13 +376,8 @@ impl Gateway {
         speculative: Option<(ScopeId, Box<[BlockHash]>)>,
         now_ms: u64,
     ) -> Decision {
-        let directory = self.follower.directory();
-        let named = candidates.iter().filter_map(|candidate| directory.replica(candidate.replica));
-        let destinations = named
-            .take(self.settings.fallbacks)
-            .map(|info| Destination { name: info.name.clone(), address: info.address.clone() })
-            .collect();
         let best = candidates.first();
+        let destinations = self.destinations(candidates);
         Decision {
             reason,
             detail: "",
@@ -377,6 +386,24 @@ impl Gateway {
             hashed_tokens,
             ticket: best.and_then(|best| self.begin(Request { replica: best.replica, speculative }, now_ms)),
         }
+    }
+
+    /// The best of each address. A request names one rank, wherever it ends up: only replicas that have the best one's.
+    fn destinations(&self, candidates: &[Candidate]) -> Vec<Destination> {
+        let directory = self.follower.directory();
+        let mut named = candidates.iter().filter_map(|candidate| directory.replica(candidate.replica));
+        let rank = named.clone().next().and_then(|best| best.rank);
+        let mut destinations: Vec<Destination> = Vec::new();
+        while destinations.len() < self.settings.fallbacks
+            && let Some(info) = named.next()
+        {
+            let is_new = !destinations.iter().any(|destination| destination.address == info.address);
+            if is_new && (rank.is_none() || info.rank == rank) {
+                let (name, address) = (info.name.clone(), info.address.clone());
+                destinations.push(Destination { name, address, rank });
+            }
+        }
+        destinations
     }
 
     fn begin(&mut self, request: Request, now_ms: u64) -> Option<Ticket> {

@@ -18,8 +18,12 @@ struct Fixture {
 
 impl Fixture {
     fn new(settings: Settings) -> Fixture {
+        Fixture::with(settings, directory())
+    }
+
+    fn with(settings: Settings, directory: proto::Directory) -> Fixture {
         let mut fixture = Fixture { gateway: Gateway::new(settings), seq: 1 };
-        let begin = proto::SnapshotBegin { protocol_version: 1, directory: Some(directory()) };
+        let begin = proto::SnapshotBegin { protocol_version: 1, directory: Some(directory) };
         fixture.send(1, Body::SnapshotBegin(begin));
         fixture.send(1, Body::SnapshotEnd(proto::SnapshotEnd { entries: 0 }));
         fixture
@@ -34,7 +38,10 @@ impl Fixture {
 
     fn store(&mut self, replica: u32, scope: u32, prompt: &[u32]) {
         let chain = hash::chain(prompt, BlockSize::new(4).unwrap(), &Namespace::empty());
-        let hashes = chain.iter().map(|hash| hash.0).collect();
+        self.store_hashes(replica, scope, chain.iter().map(|hash| hash.0).collect());
+    }
+
+    fn store_hashes(&mut self, replica: u32, scope: u32, hashes: Vec<u64>) {
         let blocks = proto::Blocks { scope, replica, tier: 1, age_s: 0, hashes };
         let op = proto::Op { op: Some(proto::op::Op::Stored(blocks)) };
         self.send(self.seq + 1, Body::Delta(proto::Delta { directory: None, ops: vec![op] }));
@@ -108,7 +115,7 @@ fn the_holder_of_the_longest_run_is_named_first() {
     assert_eq!(decision.destinations.len(), 3);
     assert_eq!(
         decision.destinations[0],
-        Destination { name: "engine-2".into(), address: "127.0.0.1:8002".into() }
+        Destination { name: "engine-2".into(), address: "127.0.0.1:8002".into(), rank: None }
     );
     assert_eq!(decision.destinations[1].name, "engine-1");
 }
@@ -259,4 +266,142 @@ fn settings_have_ranges() {
     assert_eq!(error.to_string(), "gateway.fallbacks: must be 1 to 16");
     assert!(serde_json::from_str::<Settings>(r#"{"fallback": 1}"#).is_err());
     assert_eq!(serde_json::from_str::<Settings>(r#"{"fallbacks": 2}"#).unwrap().fallbacks, 2);
+}
+
+/// engine-1 with the ranks 0 and 1, engine-2 with 0 to 2, engine-3 without ranks; ids in this order.
+fn ranked_directory() -> proto::Directory {
+    let holders = [(1, Some(0)), (1, Some(1)), (2, Some(0)), (2, Some(1)), (2, Some(2)), (3, None)];
+    let mut directory = directory();
+    let engines = directory.replicas.clone();
+    directory.replicas = (1..)
+        .zip(holders)
+        .map(|(id, (engine, data_parallel_rank)): (u32, (usize, _))| proto::Replica {
+            id,
+            data_parallel_rank,
+            ..engines[engine - 1].clone()
+        })
+        .collect();
+    directory
+}
+
+fn named(decision: &Decision) -> Vec<(&str, Option<u32>)> {
+    decision.destinations.iter().map(|to| (to.name.as_str(), to.rank)).collect()
+}
+
+#[test]
+fn only_replicas_with_the_best_one_s_rank_are_fallbacks() {
+    let settings = Settings { max_speculative_tokens: 0, ..Settings::default() };
+    let mut fixture = Fixture::with(settings, ranked_directory());
+    fixture.store(2, 1, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    fixture.store(1, 1, &[1, 2, 3, 4]);
+    let decision = fixture.ask("m", &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(
+        (decision.matched_tokens, named(&decision)),
+        (8, vec![("engine-1", Some(1)), ("engine-2", Some(1))])
+    );
+    // A rank that nobody else has.
+    fixture.store(5, 1, &[11, 12, 13, 14]);
+    assert_eq!(named(&fixture.ask("m", &[11, 12, 13, 14, 15])), [("engine-2", Some(2))]);
+}
+
+#[test]
+fn a_best_replica_without_ranks_may_be_followed_by_any() {
+    let settings = Settings { max_speculative_tokens: 0, ..Settings::default() };
+    let mut fixture = Fixture::with(settings, ranked_directory());
+    fixture.store(6, 1, &[1, 2, 3, 4]);
+    let decision = fixture.ask("m", &[1, 2, 3, 4, 5]);
+    let mut names = named(&decision);
+    assert_eq!(names.remove(0), ("engine-3", None));
+    names.sort_unstable();
+    assert_eq!(names, [("engine-1", None), ("engine-2", None)], "each address once");
+}
+
+#[test]
+fn requests_in_flight_count_by_rank() {
+    let settings = Settings { max_speculative_tokens: 0, ..Settings::default() };
+    let mut fixture = Fixture::with(settings, ranked_directory());
+    let mut seen: Vec<_> = (0..6)
+        .map(|n| {
+            let decision = fixture.ask("m", &[n, 9, 9, 9, 9]);
+            let first = &decision.destinations[0];
+            (first.name.clone(), first.rank)
+        })
+        .collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 6);
+}
+
+/// Low 64 bits of vLLM's sha256_cbor chain of blocks of 4, computed naively: seed "0", tokens below 24, the salt tagged.
+fn naive_chain(prompt: &[u32], salt: Option<&str>) -> Vec<u64> {
+    use sha2::{Digest, Sha256};
+    let mut parent = Sha256::digest([0x61, b'0']).to_vec();
+    let mut hashes = Vec::new();
+    for (at, block) in prompt.chunks_exact(4).enumerate() {
+        let mut bytes = vec![0x83, 0x58, 0x20];
+        bytes.extend(&parent);
+        bytes.push(0x84);
+        bytes.extend(block.iter().map(|&token| token as u8));
+        match salt.filter(|_| at == 0) {
+            None => bytes.push(0xf6),
+            Some(salt) => {
+                bytes.extend([0x81, 0x82, 0x6a]);
+                bytes.extend(b"cache_salt");
+                bytes.push(0x60 + salt.len() as u8);
+                bytes.extend(salt.bytes());
+            }
+        }
+        parent = Sha256::digest(&bytes).to_vec();
+        hashes.push(u64::from_be_bytes(parent[24..].try_into().unwrap()));
+    }
+    hashes
+}
+
+/// As [`directory`], with scope 9 of the engines' own hashes.
+fn directory_with_engine_scheme() -> proto::Directory {
+    let mut directory = directory();
+    directory.models[0].engine_schemes = vec![proto::EngineScheme {
+        name: "vllm".into(),
+        algorithm: "sha256_cbor".into(),
+        seed: "0".into(),
+        tagged_extra_keys: true,
+        block_size: 4,
+    }];
+    let scope = proto::Scope { id: 9, hash_scheme: "vllm".into(), ..directory.scopes[0].clone() };
+    directory.scopes.push(scope);
+    directory
+}
+
+#[test]
+fn the_engines_own_hashes_are_looked_up_beside_ours() {
+    let settings = Settings { max_speculative_tokens: 0, ..Settings::default() };
+    let mut fixture = Fixture::with(settings, directory_with_engine_scheme());
+    let prompt: Vec<u32> = (1..=12).collect();
+    fixture.store(1, 1, &prompt[..4]);
+    fixture.store_hashes(2, 9, naive_chain(&prompt[..8], None));
+    let decision = fixture.ask("m", &[&prompt[..8], &[20]].concat());
+    assert_eq!((first(&decision), decision.matched_tokens), ("engine-2", 8));
+    assert_eq!(decision.destinations[1].name, "engine-1");
+
+    // Of two schemes of one holder, the longer run counts.
+    fixture.store(2, 1, &prompt);
+    assert_eq!(fixture.ask("m", &[&prompt[..], &[20]].concat()).matched_tokens, 12);
+
+    let salted = r#"{"model":"m","prompt":[1,2,3,4,5,6,7,8,9],"cache_salt":"s"}"#;
+    assert_eq!(fixture.ask_body(salted, NOW).matched_tokens, 0);
+    fixture.store_hashes(3, 9, naive_chain(&prompt, Some("s")));
+    assert_eq!(fixture.ask_body(salted, NOW).matched_tokens, 8);
+}
+
+#[test]
+fn bursts_follow_their_first_request_where_only_engine_hashes_are_reported() {
+    let mut directory = directory_with_engine_scheme();
+    directory.scopes.retain(|scope| scope.id == 9);
+    directory.models[0].block_sizes.clear();
+    let mut fixture = Fixture::with(Settings::default(), directory);
+    let prompt: Vec<u32> = (1..=17).collect();
+    let cold = fixture.ask("m", &prompt);
+    assert_eq!((cold.reason, cold.hashed_tokens), (Reason::AffinityHint, 16));
+    let sibling = fixture.ask("m", &prompt);
+    assert_eq!((first(&sibling), sibling.matched_tokens), (first(&cold), 16));
 }

@@ -5,7 +5,7 @@
 //! look-ups. Entries of the wire that cannot be used (an address that is not `ip:port`, a name that cannot stand in a
 //! header, id 0, an unknown block size) are left out and counted in [`Directory::refused`].
 
-use super::proto;
+use super::{EngineScheme, proto};
 use crate::hash::{self, BlockSize};
 use crate::pick;
 use crate::replica::{ReplicaId, ScopeId};
@@ -33,7 +33,10 @@ pub struct ReplicaInfo {
     pub name: String,
     /// `ip:port`.
     pub address: String,
-    /// [`pick::name_hash`] of the name.
+    /// Which data-parallel rank of `address` this is; every rank is a replica of its own, of the same name. `None`: it has
+    /// one rank.
+    pub rank: Option<u32>,
+    /// [`pick::name_hash`] of the name and the rank.
     pub name_hash: u64,
     /// Gets nothing new.
     pub draining: bool,
@@ -48,6 +51,8 @@ pub struct ModelInfo {
     pub artifact_size: u64,
     /// Tokens per block that its replicas announce, most common first; empty before the first event.
     pub block_sizes: Vec<BlockSize>,
+    /// Schemes in which its engines' hashes may be reported.
+    pub engine_schemes: Vec<EngineScheme>,
 }
 
 /// Where requests of one tenant for one model name may go.
@@ -57,6 +62,8 @@ pub struct Route {
     pub model: String,
     /// The scope of its block hashes, if anybody announced any.
     pub scope: Option<ScopeId>,
+    /// Scopes of the engines' own hashes, each with the index of its scheme in [`ModelInfo::engine_schemes`].
+    pub engine_scopes: Vec<(ScopeId, usize)>,
     /// Replicas that serve it, in order of their ids, draining ones included.
     pub replicas: Vec<ReplicaId>,
 }
@@ -143,7 +150,10 @@ impl Directory {
             return;
         }
         let block_sizes = wire.block_sizes.iter().filter_map(|&tokens| BlockSize::new(tokens)).collect();
-        let info = ModelInfo { artifact, artifact_size: wire.artifact_size, block_sizes };
+        let engine_schemes: Vec<_> =
+            wire.engine_schemes.iter().filter_map(EngineScheme::from_proto).collect();
+        self.refused += wire.engine_schemes.len() - engine_schemes.len();
+        let info = ModelInfo { artifact, artifact_size: wire.artifact_size, block_sizes, engine_schemes };
         self.models.insert(wire.name.clone(), info);
     }
 
@@ -158,7 +168,11 @@ impl Directory {
         let info = ReplicaInfo {
             name: wire.name.clone(),
             address: wire.address.clone(),
-            name_hash: pick::name_hash(&wire.name),
+            rank: wire.data_parallel_rank,
+            name_hash: match wire.data_parallel_rank {
+                None => pick::name_hash(&wire.name),
+                Some(rank) => pick::name_hash(&format!("{}#{rank}", wire.name)),
+            },
             draining: wire.draining,
         };
         if self.replicas.insert(id, info).is_some() {
@@ -177,9 +191,17 @@ impl Directory {
             return;
         }
         self.scopes.insert(id, ());
+        let name = if wire.adapter.is_empty() { &wire.model } else { &wire.adapter };
         if wire.hash_scheme == hash::SCHEME {
-            let name = if wire.adapter.is_empty() { &wire.model } else { &wire.adapter };
             self.route_mut(&wire.tenant, name, &wire.model).scope = Some(id);
+            return;
+        }
+        let schemes = self.models.get(&wire.model).map(|info| info.engine_schemes.as_slice());
+        let scheme = schemes.unwrap_or_default().iter().position(|scheme| {
+            scheme.name == wire.hash_scheme && (wire.adapter.is_empty() || scheme.knows_adapters())
+        });
+        if let Some(scheme) = scheme {
+            self.route_mut(&wire.tenant, name, &wire.model).engine_scopes.push((id, scheme));
         }
     }
 
@@ -260,6 +282,39 @@ mod tests {
         assert_eq!(directory.route("nobody", "base"), Err(Unroutable::Tenant));
         assert_eq!(directory.route("other", "lora"), Err(Unroutable::Model));
         assert_eq!((directory.only_model("other"), directory.only_model("t")), (Some("base"), None));
+    }
+
+    #[test]
+    fn scopes_of_engine_schemes_are_found_where_they_can_be_computed() {
+        let scheme = |name: &str, algorithm: &str, tagged_extra_keys| proto::EngineScheme {
+            name: name.into(),
+            algorithm: algorithm.into(),
+            seed: "0".into(),
+            tagged_extra_keys,
+            block_size: 16,
+        };
+        let schemes = vec![
+            scheme(hash::SCHEME, "sha256_cbor", false),
+            scheme("unknown", "md5", false),
+            scheme("old", "sha256_cbor", false),
+            scheme("new", "sha256", true),
+        ];
+        let directory = Directory::from_proto(&proto::Directory {
+            replicas: vec![replica(1, "a", "127.0.0.1:1", "t", &["lora"])],
+            scopes: vec![
+                scope(1, "t", "new", ""),
+                scope(2, "t", "old", ""),
+                scope(3, "t", "unknown", ""),
+                scope(4, "t", "new", "lora"),
+                scope(5, "t", "old", "lora"),
+            ],
+            models: vec![proto::Model { name: "base".into(), engine_schemes: schemes, ..Default::default() }],
+            ttl_s: 0,
+        });
+        assert_eq!(directory.refused(), 2);
+        let scopes = |name| directory.route("t", name).unwrap().engine_scopes.clone();
+        assert_eq!(scopes("base"), [(ScopeId(1), 1), (ScopeId(2), 0)]);
+        assert_eq!(scopes("lora"), [(ScopeId(5), 0)]);
     }
 
     #[test]

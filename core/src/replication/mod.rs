@@ -4,10 +4,12 @@
 //! [`Directory`] is everything but the entries, [`Follower`] applies a stream to the index of a worker in slices.
 
 mod directory;
+mod engine_scheme;
 mod follower;
 pub mod frame;
 
 pub use directory::{Directory, ModelInfo, ReplicaInfo, Route, Unroutable};
+pub use engine_scheme::EngineScheme;
 pub use follower::{Follower, Position, Progress};
 pub use frame::ReplicationError;
 

@@ -1,7 +1,8 @@
 //! From request headers to the destination header and the debug headers.
 
 use crate::common::*;
-use wasm_tests::Host;
+use inference_cache_core::replication::proto;
+use wasm_tests::{Host, HostShim};
 
 #[test]
 fn a_prompt_goes_to_the_replica_that_holds_its_prefix() {
@@ -34,6 +35,29 @@ fn an_unknown_prompt_goes_somewhere_and_stays_there() {
         assert_eq!(first(&exchange), chosen, "a prompt that was just routed is expected there");
         assert_eq!(response(&exchange, "reason"), "PREFIX_MATCH");
     }
+}
+
+#[test]
+fn the_engine_is_told_which_rank_holds_the_prefix() {
+    const RANK: &str = "x-data-parallel-rank";
+    let prompt = tokens(8, 100);
+    let mut shim = HostShim { blocks: vec![stored(2, &prompt, 5)], ..shim(None) };
+    // a has the ranks 0 and 1, b has rank 1, c has none.
+    let replicas = &mut shim.directory.replicas;
+    replicas.push(proto::Replica { id: 4, ..replicas[1].clone() });
+    replicas[1] = proto::Replica { id: 2, ..replicas[0].clone() };
+    replicas[0].data_parallel_rank = Some(0);
+    replicas[1].data_parallel_rank = Some(1);
+    replicas[3].data_parallel_rank = Some(1);
+    let mut setup = setup_with(Host::new(), CONFIG, shim);
+    let body = completion("demo", &prompt);
+    let exchange = setup.exchange("/v1/completions", &[(RANK, b"0")], &body);
+    assert_eq!(destination(&exchange).as_deref(), Some(&*format!("{A},{B}")));
+    assert_eq!(exchange.upstream_header(RANK), Some(&b"1"[..]), "ours replaces the client's");
+
+    // Where nothing was chosen, the client's goes on: it is the engine's API.
+    let exchange = setup.exchange("/v1/completions", &[(RANK, b"0")], b"{}");
+    assert_eq!((destination(&exchange), exchange.upstream_header(RANK)), (None, Some(&b"0"[..])));
 }
 
 #[test]
