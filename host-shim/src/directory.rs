@@ -3,16 +3,22 @@
 //! A **holder** is one data-parallel rank of one replica, because each has a cache and an event stream of its own: what
 //! one of them removes or clears never touches another's entries. Holders come and go; an id is given once in an epoch,
 //! so whatever still comes under the id of a holder that has gone is known as late.
+//!
+//! Producers may tell of replicas that the configuration does not know: see [`reporters`]. A gateway is told of a scope
+//! once a holder that it can route to has entries there that it can look up; such pairs are `told`.
+
+mod reporters;
 
 use crate::config::ReplicaConfig;
 use crate::index::{ReplicaId, ScopeId};
 use crate::models::Model;
 use inference_cache_core::hash;
 use inference_cache_core::replication::proto;
-use std::collections::BTreeMap;
+use reporters::Reporter;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Scopes of an epoch; adapters are named by engines, and nobody bounds their number.
+/// Scopes at a time; adapters are named by engines, and nobody bounds their number.
 const MAX_SCOPES: usize = 16_384;
 
 /// One rank of a replica.
@@ -24,13 +30,35 @@ pub struct Holder {
     pub rank: u32,
 }
 
+/// What a scope is called. The order lets those of one (tenant, model) stand together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ScopeKey {
+    pub(crate) tenant: String,
+    pub(crate) model: String,
+    pub(crate) scheme: String,
+    /// "" for the base model.
+    pub(crate) adapter: String,
+}
+
+#[derive(Debug)]
+struct Scope {
+    id: ScopeId,
+    /// Made by a producer, and nobody else uses it.
+    reported: bool,
+}
+
 pub(crate) struct Directory {
     holders: BTreeMap<ReplicaId, Holder>,
     /// The newest id given.
     last_id: ReplicaId,
     models: Arc<[Model]>,
-    /// By (tenant, model, adapter).
-    scopes: BTreeMap<(String, String, String), ScopeId>,
+    scopes: BTreeMap<ScopeKey, Scope>,
+    /// The newest id given.
+    last_scope: ScopeId,
+    /// What gateways hear of.
+    told: BTreeSet<(ScopeId, ReplicaId)>,
+    /// Replicas that only producers know, by name.
+    reporters: BTreeMap<String, Reporter>,
     /// Newest block size of each holder.
     block_sizes: BTreeMap<ReplicaId, u32>,
     ttl_s: u32,
@@ -50,6 +78,9 @@ impl Directory {
             last_id: 0,
             models,
             scopes: BTreeMap::new(),
+            last_scope: 0,
+            told: BTreeSet::new(),
+            reporters: BTreeMap::new(),
             block_sizes: BTreeMap::new(),
             ttl_s,
         }
@@ -70,6 +101,7 @@ impl Directory {
     /// Forgets a holder; whether there was one.
     pub(crate) fn retire(&mut self, id: ReplicaId) -> bool {
         self.block_sizes.remove(&id);
+        self.told.retain(|(_, of)| *of != id);
         self.holders.remove(&id).is_some()
     }
 
@@ -82,24 +114,34 @@ impl Directory {
         self.holders.iter().map(|(&id, holder)| (id, holder))
     }
 
-    /// (tenant, model, adapter) and id.
-    pub(crate) fn scopes(&self) -> impl Iterator<Item = (&(String, String, String), ScopeId)> {
-        self.scopes.iter().map(|(names, &id)| (names, id))
+    /// Names and ids.
+    pub(crate) fn scopes(&self) -> impl Iterator<Item = (&ScopeKey, ScopeId)> {
+        self.scopes.iter().map(|(names, scope)| (names, scope.id))
     }
 
-    /// The scope of a holder's adapter, and whether it was made just now. `None`: no such holder, or too many scopes.
+    /// Whether gateways hear of the holder's entries in the scope.
+    pub(crate) fn is_told(&self, scope: ScopeId, id: ReplicaId) -> bool {
+        self.told.contains(&(scope, id))
+    }
+
+    /// The scope of a holder's adapter, and whether gateways have not heard of it. `None`: no such holder, or too many
+    /// scopes.
     pub(crate) fn scope_of(&mut self, id: ReplicaId, adapter: String) -> Option<(ScopeId, bool)> {
         let replica = &self.holders.get(&id)?.replica;
-        let names = (replica.tenant.clone(), replica.model.clone(), adapter);
-        if let Some(&scope) = self.scopes.get(&names) {
-            return Some((scope, false));
-        }
-        if self.scopes.len() >= MAX_SCOPES {
-            return None;
-        }
-        let scope = self.scopes.len() as ScopeId + 1;
-        self.scopes.insert(names, scope);
-        Some((scope, true))
+        let names = ScopeKey {
+            tenant: replica.tenant.clone(),
+            model: replica.model.clone(),
+            scheme: hash::SCHEME.to_owned(),
+            adapter,
+        };
+        let scope = match self.scopes.get_mut(&names) {
+            Some(scope) => {
+                scope.reported = false;
+                scope.id
+            }
+            None => self.add_scope(names, false)?,
+        };
+        Some((scope, self.tell(scope, id)))
     }
 
     /// Whether the block size is another than before.
@@ -122,11 +164,12 @@ impl Directory {
             data_parallel_rank: holder.data_parallel_rank(),
             ..proto::Replica::default()
         });
-        let scopes = self.scopes().map(|((tenant, model, adapter), id)| proto::Scope {
+        let told = self.scopes().filter(|&(_, id)| self.is_listed(id));
+        let scopes = told.map(|(ScopeKey { tenant, model, scheme, adapter }, id)| proto::Scope {
             id,
             tenant: tenant.clone(),
             model: model.clone(),
-            hash_scheme: hash::SCHEME.to_owned(),
+            hash_scheme: scheme.clone(),
             adapter: adapter.clone(),
         });
         let models = self.models.iter().map(|model| proto::Model {
@@ -142,6 +185,25 @@ impl Directory {
             models: models.collect(),
             ttl_s: self.ttl_s,
         }
+    }
+
+    fn add_scope(&mut self, names: ScopeKey, reported: bool) -> Option<ScopeId> {
+        if self.scopes.len() >= MAX_SCOPES {
+            return None;
+        }
+        self.last_scope += 1;
+        self.scopes.insert(names, Scope { id: self.last_scope, reported });
+        Some(self.last_scope)
+    }
+
+    /// Gateways hear of these entries from now on; whether they must hear of the scope first.
+    fn tell(&mut self, scope: ScopeId, id: ReplicaId) -> bool {
+        let is_listed = self.is_listed(scope);
+        self.told.insert((scope, id)) && !is_listed
+    }
+
+    fn is_listed(&self, scope: ScopeId) -> bool {
+        self.told.range((scope, 0)..=(scope, ReplicaId::MAX)).next().is_some()
     }
 
     /// Without repeats, most common first.

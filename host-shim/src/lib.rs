@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!  engine ─ZMQ─▶ receive task ─bounded queue─▶ source task ─operations─▶ writer ─frames─▶ gRPC streams
-//!                (only receives)   sheds        core::ingest              index, directory, history
+//!                (only receives)   sheds        core::ingest            ▲ index, directory, history
+//!  producers ─gRPC─▶ wire, check ─updates and events───────────────────┘
+//!  engine /metrics ─HTTP─▶ stats::Board ◀─statistics of producers
 //! ```
 //!
 //! One task receives per source and does nothing else: an engine must never feel backpressure. What does not fit in the
@@ -16,6 +18,7 @@ pub mod index;
 pub mod ingest;
 pub mod metrics;
 pub mod models;
+pub mod producers;
 mod reload;
 pub mod replication;
 mod service;

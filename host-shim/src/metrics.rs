@@ -1,10 +1,13 @@
 //! `/metrics`: read from the writer's view and the sources' statuses at scrape time; nothing is counted twice.
 //!
 //! Names of the reference contract where they apply (`inferencecache_server_up`, `inferencecache_index_entries{model}`,
-//! `inferencecache_index_evictions_total{algorithm,reason}`); `inferencecache_source_*` per event source.
+//! `inferencecache_index_evictions_total{algorithm,reason}`); `inferencecache_source_*` per event source,
+//! `inferencecache_replica_*` per engine's metrics page, `inferencecache_producer_*` for what producers report.
 
 use crate::ingest::SourceStatus;
+use crate::producers::Counters;
 use crate::reload::Reloads;
+use crate::stats::Scraped;
 use crate::writer::View;
 use inference_cache_core::ingest::State;
 use prometheus_client::collector::Collector;
@@ -16,28 +19,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+/// All that a scrape tells.
+#[derive(Debug)]
+pub(crate) struct Scrape {
+    pub(crate) view: View,
+    pub(crate) sources: Vec<SourceStatus>,
+    pub(crate) engines: BTreeMap<(String, u32), Scraped>,
+    pub(crate) scrape_failures: BTreeMap<(String, &'static str), u64>,
+    pub(crate) models: Vec<String>,
+    pub(crate) reloads: Arc<Reloads>,
+    pub(crate) producers: Arc<Counters>,
+}
+
 /// The text of a scrape.
-pub fn render(
-    view: View,
-    sources: Vec<SourceStatus>,
-    models: Vec<String>,
-    reloads: Arc<Reloads>,
-) -> Result<String, fmt::Error> {
-    let sources = sources.into_iter().map(|status| (status.rank.to_string(), status)).collect();
+pub(crate) fn render(scrape: Scrape) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape { view, sources, models, reloads }));
+    registry.register_collector(Box::new(scrape));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)
-}
-
-#[derive(Debug)]
-struct Scrape {
-    view: View,
-    /// With the rank as a label.
-    sources: Vec<(String, SourceStatus)>,
-    models: Vec<String>,
-    reloads: Arc<Reloads>,
 }
 
 impl Collector for Scrape {
@@ -85,12 +85,15 @@ impl Collector for Scrape {
                 ([("result", "refused")], self.reloads.refused()),
             ],
         )?;
-        self.sources(encoder)
+        self.sources(encoder)?;
+        self.engines(encoder)?;
+        self.producers(encoder)
     }
 }
 
 impl Scrape {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let sources: Vec<_> = self.sources.iter().map(|status| (status.rank.to_string(), status)).collect();
         type Read = fn(&SourceStatus) -> u64;
         let counters: [(&str, &str, Read); 15] = [
             ("source_batches", "batches received live", |s| s.stats.batches),
@@ -110,11 +113,11 @@ impl Scrape {
             ("source_losses", "times that the publisher was away for too long", |s| s.losses),
         ];
         for (name, help, read) in counters {
-            let values = self.sources.iter().map(|(rank, source)| (labels(rank, source), read(source)));
+            let values = sources.iter().map(|(rank, source)| (labels(rank, source), read(source)));
             counter(encoder, name, help, values)?;
         }
         let by_reason = |pick: fn(&SourceStatus) -> &BTreeMap<&'static str, u64>| {
-            self.sources.iter().flat_map(move |(rank, source)| {
+            sources.iter().flat_map(move |(rank, source)| {
                 let [replica, rank] = labels(rank, source);
                 pick(source).iter().map(move |(&reason, &count)| ([replica, rank, ("reason", reason)], count))
             })
@@ -123,7 +126,7 @@ impl Scrape {
         counter(encoder, "source_decode_errors", "messages and events that could not be read", errors)?;
         let skipped = by_reason(|source| &source.stats.skipped);
         counter(encoder, "source_skipped_events", "events that are not indexed", skipped)?;
-        let states = self.sources.iter().flat_map(|(rank, source)| {
+        let states = sources.iter().flat_map(|(rank, source)| {
             [State::Synced, State::Gap, State::Replaying, State::Degraded].map(|state| {
                 let is = f64::from(u8::from(source.state == state));
                 let [replica, rank] = labels(rank, source);
@@ -144,10 +147,88 @@ impl Scrape {
         ];
         for (name, help, read) in gauges {
             let values =
-                self.sources.iter().filter_map(|(rank, source)| Some((labels(rank, source), read(source)?)));
+                sources.iter().filter_map(|(rank, source)| Some((labels(rank, source), read(source)?)));
             gauge(encoder, name, help, values)?;
         }
         Ok(())
+    }
+}
+
+impl Scrape {
+    fn engines(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let engines: Vec<_> = self
+            .engines
+            .iter()
+            .map(|((replica, rank), scraped)| (replica.as_str(), rank.to_string(), scraped))
+            .collect();
+        type Read = fn(&Scraped) -> Option<f64>;
+        let gauges: [(&str, &str, Read); 12] = [
+            ("replica_cache_usage", "fraction of the KV cache in use", |s| s.reading.cache_usage),
+            ("replica_hit_rate", "cached fraction of the prompt tokens, between scrapes", |s| s.hit_rate),
+            ("replica_running_requests", "requests that run", |s| s.reading.running),
+            ("replica_waiting_requests", "requests that wait", |s| s.reading.waiting),
+            ("replica_sleep_level", "0 awake, 1 weights offloaded, 2 all discarded", |s| {
+                s.reading.sleep.map(|sleep| f64::from(sleep as u8))
+            }),
+            ("replica_t2_hit_tokens", "prompt tokens found in lower tiers, since the engine's start", |s| {
+                s.reading.t2_hit_tokens
+            }),
+            ("replica_t2_query_tokens", "prompt tokens looked up there", |s| s.reading.t2_queried_tokens),
+            ("replica_block_size", "tokens per block, as the engine says", |s| {
+                s.reading.cache.block_size.map(f64::from)
+            }),
+            ("replica_blocks", "blocks of the device, as the engine says", |s| {
+                s.reading.cache.blocks.map(|blocks| blocks as f64)
+            }),
+            ("replica_cache_memory_bytes", "memory of the KV cache, as the engine says", |s| {
+                s.reading.cache.memory_bytes.map(|bytes| bytes as f64)
+            }),
+            ("replica_stats_age_seconds", "since the last scrape that succeeded", |s| {
+                Some(s.age().as_secs_f64())
+            }),
+            ("replica_stats_stale", "1 if that is three intervals ago", |s| {
+                Some(f64::from(u8::from(s.is_stale())))
+            }),
+        ];
+        for (name, help, read) in gauges {
+            let values = engines.iter().filter_map(|(replica, rank, scraped)| {
+                Some(([("replica", *replica), ("rank", rank.as_str())], read(scraped)?))
+            });
+            gauge(encoder, name, help, values)?;
+        }
+        let failures = self
+            .scrape_failures
+            .iter()
+            .map(|((replica, reason), &count)| ([("replica", replica.as_str()), ("reason", *reason)], count));
+        counter(encoder, "replica_scrape_failures", "metrics pages that were not read", failures)
+    }
+
+    fn producers(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counters = &self.producers;
+        counter(encoder, "producer_updates", "updates received", [([], counters.updates())])?;
+        counter(encoder, "producer_events", "events received", [([], counters.events())])?;
+        let refused = counters.refused();
+        let refused = refused.iter().map(|(&reason, &count)| ([("reason", reason)], count));
+        counter(encoder, "producer_refused", "messages and parts of them that were left out", refused)?;
+        let view = &self.view;
+        gauge(
+            encoder,
+            "producer_entries",
+            "storage entries made by producers",
+            [([], view.reported as f64)],
+        )?;
+        gauge(
+            encoder,
+            "producer_replicas",
+            "replicas that only producers know",
+            [([], view.reporters as f64)],
+        )?;
+        gauge(
+            encoder,
+            "index_scopes",
+            "(tenant, model, hash scheme, adapter) known",
+            [([], view.scopes as f64)],
+        )
     }
 }
 

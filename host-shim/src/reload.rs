@@ -68,10 +68,15 @@ impl Reloads {
 impl Config {
     /// Fields that differ and are only read at start, by name.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let Config { listen, index, models, replicas: _ } = self;
-        [("listen", *listen != new.listen), ("index", *index != new.index), ("models", *models != new.models)]
-            .into_iter()
-            .filter_map(|(name, differs)| differs.then_some(name))
-            .collect()
+        let Config { listen, index, models, producers, replicas: _ } = self;
+        [
+            ("listen", *listen != new.listen),
+            ("index", *index != new.index),
+            ("models", *models != new.models),
+            ("producers", *producers != new.producers),
+        ]
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect()
     }
 }

@@ -4,11 +4,13 @@ use crate::config::Config;
 use crate::http::{self, Views};
 use crate::ingest::{Fleet, SourceStatus, Statuses};
 use crate::models::{self, Model, ModelError};
+use crate::producers::proto::inference_cache_server::InferenceCacheServer;
+use crate::producers::{self, Counters};
 use crate::reload::Reloads;
-use crate::replication::Service;
+use crate::replication;
 use crate::replication::proto::replication_server::ReplicationServer;
 use crate::stats::Board;
-use crate::writer::{Dump, View, Writer, WriterHandle};
+use crate::writer::{Dump, Entry, View, Writer, WriterHandle};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -78,22 +80,28 @@ impl HostShim {
         let stop = CancellationToken::new();
         let epoch = RandomState::new().hash_one(std::process::id()).max(1);
         let (writer, writer_task) =
-            Writer::start(&config.index, models.clone(), epoch, subscriber_buffer, stop.clone());
+            Writer::start(&config, models.clone(), epoch, subscriber_buffer, stop.clone());
         let statuses = Statuses::default();
         let board = Board::default();
         let mut fleet = Fleet::new(writer.clone(), statuses.clone(), board.clone());
         fleet.set(&config.replicas).await;
         let mut tasks = JoinSet::new();
         let reloads = Arc::<Reloads>::default();
+        let counters = Arc::<Counters>::default();
+        tasks.spawn(expire(board.clone(), config.index.ttl, config.index.sweep_interval, stop.clone()));
         let views = Views {
             writer: writer.clone(),
             statuses: statuses.clone(),
             board: board.clone(),
             models: models.iter().map(|model| model.name.clone()).collect(),
             reloads: reloads.clone(),
+            producers: counters.clone(),
         };
         let (grpc_address, grpc_listener) = grpc;
-        tasks.spawn(serve_grpc(grpc_listener, Service::new(writer.clone(), models), stop.clone()));
+        let producers =
+            producers::Service::new(writer.clone(), board.clone(), counters, config.producers.stream_idle);
+        let replication = replication::Service::new(writer.clone(), models);
+        tasks.spawn(serve_grpc(grpc_listener, replication, producers, stop.clone()));
         let (http_address, http_listener) = http;
         tasks.spawn(serve_http(http_listener, http::public(views.clone()), stop.clone()));
         let (snapshot_address, snapshot_listener) = snapshot;
@@ -183,6 +191,11 @@ impl HostShim {
     }
 
     /// Every entry, sorted; `None` during shutdown. O(entries): for tests and debugging.
+    pub async fn entries(&self) -> Option<Vec<Entry>> {
+        self.writer.entries().await
+    }
+
+    /// Every entry that gateways hear of, sorted; `None` during shutdown. O(entries): for tests and debugging.
     pub async fn dump(&self) -> Option<Dump> {
         self.writer.dump().await
     }
@@ -210,14 +223,29 @@ async fn listen(field: &'static str, address: SocketAddr) -> Result<(SocketAddr,
     Ok((listener.local_addr().map_err(refused)?, listener))
 }
 
-async fn serve_grpc(listener: TcpListener, service: Service, stop: CancellationToken) {
+async fn serve_grpc(
+    listener: TcpListener,
+    replication: replication::Service,
+    producers: producers::Service,
+    stop: CancellationToken,
+) {
+    let producers =
+        InferenceCacheServer::new(producers).max_decoding_message_size(producers::limits::MESSAGE_BYTES);
     let server = tonic::transport::Server::builder()
         .tcp_nodelay(true)
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
-        .add_service(ReplicationServer::new(service))
+        .add_service(ReplicationServer::new(replication))
+        .add_service(producers)
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled());
     if let Err(error) = server.await {
         tracing::error!(%error, "the gRPC server failed");
+    }
+}
+
+/// Forgets what producers reported a TTL ago.
+async fn expire(board: Board, ttl: Duration, every: Duration, stop: CancellationToken) {
+    while tokio::time::timeout(every, stop.cancelled()).await.is_err() {
+        board.expire(ttl);
     }
 }
 

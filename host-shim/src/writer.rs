@@ -6,10 +6,17 @@
 //! Operations name their holder by its id. Those of a holder that was retired come too late and are dropped: an id is
 //! never given again, so they cannot bring entries back.
 
-use crate::config::IndexConfig;
-use crate::directory::{Directory, Holder};
+mod entries;
+mod reports;
+
+pub use entries::{Dump, Entry, Held};
+pub(crate) use reports::Refused;
+
+use crate::config::Config;
+use crate::directory::{Directory, Holder, ScopeKey};
 use crate::index::{Index, ReplicaId};
 use crate::models::Model;
+use crate::producers::Told;
 use crate::replication::{Change, Hub, Queue, Snapshot, wire_tier};
 use inference_cache_core::hash::BlockHash;
 use inference_cache_core::ingest::Tier;
@@ -50,8 +57,16 @@ pub struct View {
     pub entries: usize,
     /// Entries that expired.
     pub expired: u64,
-    /// Distinct keys by (tenant, model), all adapters together.
+    /// Of all entries, those that producers made.
+    pub reported: usize,
+    /// Replicas that only producers know.
+    pub reporters: usize,
+    /// (tenant, model, hash scheme, adapter) known.
+    pub scopes: usize,
+    /// Distinct keys by (tenant, model), all schemes and adapters together.
     pub keys: BTreeMap<(String, String), usize>,
+    /// Storage entries by (replica, tenant).
+    pub replicas: BTreeMap<(String, String), usize>,
     /// Operations of holders that had gone.
     pub late_operations: u64,
     /// Those who hold entries, by id.
@@ -78,28 +93,10 @@ enum Command {
     Retire(ReplicaId),
     Operations(ReplicaId, Vec<Operation>),
     Subscribe { name: String, position: (u64, u64), reply: oneshot::Sender<Arc<Queue>> },
+    Told(Told, oneshot::Sender<Refused>),
     View(oneshot::Sender<View>),
     Dump(oneshot::Sender<Dump>),
-}
-
-/// Every entry, sorted: what a subscriber must end up with.
-pub type Dump = Vec<Held>;
-
-/// One entry, all names spelled out.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
-    /// Of the replica.
-    pub tenant: String,
-    /// Of the replica.
-    pub model: String,
-    /// "" for the base model.
-    pub adapter: String,
-    /// Name of the replica.
-    pub replica: String,
-    /// Its data-parallel rank.
-    pub rank: u32,
-    /// The block.
-    pub hash: BlockHash,
+    Entries(oneshot::Sender<Vec<Entry>>),
 }
 
 /// The way to the writer. All methods return `None` (or do nothing) once it has stopped.
@@ -137,6 +134,15 @@ impl WriterHandle {
         self.ask(Command::View).await
     }
 
+    /// Applies what a producer tells; what did not fit, once it is done.
+    pub(crate) async fn tell(&self, told: Told) -> Option<Refused> {
+        self.ask(|reply| Command::Told(told, reply)).await
+    }
+
+    pub(crate) async fn entries(&self) -> Option<Vec<Entry>> {
+        self.ask(Command::Entries).await
+    }
+
     pub(crate) async fn dump(&self) -> Option<Dump> {
         self.ask(Command::Dump).await
     }
@@ -155,19 +161,21 @@ pub(crate) struct Writer {
     started: Instant,
     expired: u64,
     late: u64,
+    /// Entries that producers may make.
+    max_reported: usize,
 }
 
 impl Writer {
     /// Starts the writer in the current runtime.
     pub(crate) fn start(
-        config: &IndexConfig,
+        config: &Config,
         models: Arc<[Model]>,
         epoch: u64,
         buffer_limit: usize,
         stop: CancellationToken,
     ) -> (WriterHandle, tokio::task::JoinHandle<()>) {
         let (commands, queue) = mpsc::channel(QUEUE);
-        let ttl_s = u32::try_from(config.ttl.as_secs()).unwrap_or(u32::MAX);
+        let ttl_s = u32::try_from(config.index.ttl.as_secs()).unwrap_or(u32::MAX);
         let writer = Writer {
             index: Index::new(ttl_s),
             hub: Hub::new(epoch, HISTORY_BYTES, buffer_limit),
@@ -175,8 +183,9 @@ impl Writer {
             started: Instant::now(),
             expired: 0,
             late: 0,
+            max_reported: config.producers.max_entries,
         };
-        let task = tokio::spawn(writer.run(queue, config.sweep_interval, stop));
+        let task = tokio::spawn(writer.run(queue, config.index.sweep_interval, stop));
         (WriterHandle { commands }, task)
     }
 
@@ -211,6 +220,9 @@ impl Writer {
     fn command(&mut self, command: Command) {
         match command {
             Command::Enroll(holder, reply) => {
+                if let Some(reporter) = self.directory.retire_reporter(&holder.replica.id) {
+                    self.index.clear(reporter);
+                }
                 let id = self.directory.enroll(holder);
                 self.hub.directory(self.directory.to_proto());
                 let _ = reply.send(id);
@@ -222,8 +234,8 @@ impl Writer {
             }
             Command::Retire(id) => {
                 if self.directory.retire(id) {
-                    if self.index.forget(id) {
-                        self.hub.change(Change::Cleared { replica: id });
+                    if self.index.clear(id) {
+                        self.hub.change(Change::Cleared { replica: id, scope: 0 });
                     }
                     self.hub.directory(self.directory.to_proto());
                 }
@@ -239,10 +251,12 @@ impl Writer {
                 let Writer { index, hub, directory, .. } = self;
                 let queue = hub.subscribe(name, position, || Snapshot {
                     directory: directory.to_proto(),
-                    blocks: snapshot_blocks(index, now_s),
+                    blocks: snapshot_blocks(index, directory, now_s),
                 });
                 let _ = reply.send(queue);
             }
+            Command::Told(told, reply) => drop(reply.send(self.told(told))),
+            Command::Entries(reply) => drop(reply.send(self.entries())),
             Command::View(reply) => drop(reply.send(self.view())),
             Command::Dump(reply) => drop(reply.send(self.dump())),
         }
@@ -274,7 +288,7 @@ impl Writer {
             }
             Operation::Cleared => {
                 if self.index.clear(replica) {
-                    self.hub.change(Change::Cleared { replica });
+                    self.hub.change(Change::Cleared { replica, scope: 0 });
                 }
             }
         }
@@ -283,16 +297,22 @@ impl Writer {
     /// Removes a slice of what has expired; whether more may be due.
     fn sweep(&mut self) -> bool {
         let now_s = self.now_s();
-        let Writer { index, hub, expired, .. } = self;
-        index.expire(now_s, SWEEP_SLICE, |scope, replica, hash| {
+        let Writer { index, hub, directory, expired, .. } = self;
+        let more = index.expire(now_s, SWEEP_SLICE, |scope, replica, hash| {
             *expired += 1;
-            hub.change(Change::Removed { scope, replica, hash });
-        })
+            if directory.is_told(scope, replica) {
+                hub.change(Change::Removed { scope, replica, hash });
+            }
+        });
+        if !more {
+            self.expire_reports();
+        }
+        more
     }
 
     fn view(&mut self) -> View {
         let mut keys = BTreeMap::new();
-        for ((tenant, model, _), scope) in self.directory.scopes() {
+        for (ScopeKey { tenant, model, .. }, scope) in self.directory.scopes() {
             *keys.entry((tenant.clone(), model.clone())).or_default() += self.index.scope_keys(scope);
         }
         let holders = self.directory.holders().map(|(id, holder)| HolderView {
@@ -307,31 +327,14 @@ impl Writer {
             subscribers: self.hub.subscribers(),
             entries: self.index.entries(),
             expired: self.expired,
+            reported: self.index.reported(),
+            reporters: self.directory.reporters().count(),
+            scopes: self.directory.scopes().count(),
+            replicas: self.entries_by_replica(),
             keys,
             late_operations: self.late,
             holders: holders.collect(),
         }
-    }
-
-    fn dump(&self) -> Dump {
-        let mut dump = Dump::new();
-        for (scope, replica, table) in self.index.tables() {
-            let names = self.directory.scopes().find(|(_, id)| *id == scope).map(|(names, _)| names);
-            let (Some((tenant, model, adapter)), Some(holder)) = (names, self.directory.holder(replica))
-            else {
-                continue;
-            };
-            dump.extend(table.keys().map(|&hash| Held {
-                tenant: tenant.clone(),
-                model: model.clone(),
-                adapter: adapter.clone(),
-                replica: holder.replica.id.clone(),
-                rank: holder.rank,
-                hash,
-            }));
-        }
-        dump.sort();
-        dump
     }
 
     fn now_s(&self) -> u32 {
@@ -340,10 +343,13 @@ impl Writer {
 }
 
 /// All entries; those of one table that share tier and age (to a 16th of a minute) go together.
-fn snapshot_blocks(index: &Index, now_s: u32) -> Vec<proto::Blocks> {
+fn snapshot_blocks(index: &Index, directory: &Directory, now_s: u32) -> Vec<proto::Blocks> {
     const AGE_STEP_S: u32 = 4;
     let mut all = Vec::new();
     for (scope, replica, table) in index.tables() {
+        if !directory.is_told(scope, replica) {
+            continue;
+        }
         let mut groups = BTreeMap::<(i32, u32), Vec<u64>>::new();
         for (hash, entry) in table {
             let age_s = now_s.saturating_sub(entry.last_seen_s).next_multiple_of(AGE_STEP_S);
@@ -363,7 +369,6 @@ fn snapshot_blocks(index: &Index, now_s: u32) -> Vec<proto::Blocks> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     #[tokio::test]
     async fn operations_of_a_holder_that_has_gone_are_dropped() {
@@ -373,7 +378,7 @@ mod tests {
         )
         .unwrap();
         let stop = CancellationToken::new();
-        let (writer, task) = Writer::start(&config.index, Arc::new([]), 1, 1 << 20, stop.clone());
+        let (writer, task) = Writer::start(&config, Arc::new([]), 1, 1 << 20, stop.clone());
         let stored = || {
             vec![Operation::Stored {
                 adapter: String::new(),

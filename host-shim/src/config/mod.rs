@@ -24,6 +24,17 @@ pub struct Config {
     pub models: Vec<ModelConfig>,
     /// Engine replicas, by unique id.
     pub replicas: Vec<ReplicaConfig>,
+    /// Limits of what producers report.
+    pub producers: ProducersConfig,
+}
+
+/// Limits of what producers report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducersConfig {
+    /// Storage entries of all producers together.
+    pub max_entries: usize,
+    /// A stream that says nothing for so long is ended.
+    pub stream_idle: Duration,
 }
 
 /// Listening addresses; port 0 lets the system choose.

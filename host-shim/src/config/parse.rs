@@ -2,7 +2,7 @@
 
 use super::{
     Config, ConfigError, Endpoint, Engine, EventsConfig, EventsMode, IndexConfig, Listen, MetricsConfig,
-    ModelConfig, ReplicaConfig, ReportMode, raw,
+    ModelConfig, ProducersConfig, ReplicaConfig, ReportMode, raw,
 };
 use inference_cache_core::hash::BlockSize;
 use std::collections::HashMap;
@@ -34,7 +34,11 @@ pub(super) fn config(raw: raw::Root) -> Result<Config, ConfigError> {
         .enumerate()
         .map(|(at, replica)| parser.parse(at, replica))
         .collect::<Result<_, _>>()?;
-    Ok(Config { listen, index, models, replicas })
+    let producers = ProducersConfig {
+        max_entries: raw.producers.max_entries,
+        stream_idle: duration("producers.streamIdle".into(), &raw.producers.stream_idle)?,
+    };
+    Ok(Config { listen, index, models, replicas, producers })
 }
 
 fn listen(raw: &raw::Listen) -> Result<Listen, ConfigError> {

@@ -11,6 +11,8 @@ pub(super) struct Root {
     pub(super) index: Index,
     pub(super) models: Vec<Model>,
     pub(super) replicas: Vec<Replica>,
+    #[serde(default)]
+    pub(super) producers: Producers,
 }
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +45,19 @@ pub(super) struct Index {
 impl Default for Index {
     fn default() -> Index {
         Index { ttl: "30m".into(), sweep_interval: "10s".into() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Producers {
+    pub(super) max_entries: usize,
+    pub(super) stream_idle: String,
+}
+
+impl Default for Producers {
+    fn default() -> Producers {
+        Producers { max_entries: 1_000_000, stream_idle: "10m".into() }
     }
 }
 

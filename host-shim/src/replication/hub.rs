@@ -20,9 +20,22 @@ const HASHES_PER_FRAME: usize = 7 * 1024;
 /// One change of the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    Stored { scope: u32, replica: u32, tier: Tier, hash: BlockHash },
-    Removed { scope: u32, replica: u32, hash: BlockHash },
-    Cleared { replica: u32 },
+    Stored {
+        scope: u32,
+        replica: u32,
+        tier: Tier,
+        hash: BlockHash,
+    },
+    Removed {
+        scope: u32,
+        replica: u32,
+        hash: BlockHash,
+    },
+    /// In one scope, or in all (0).
+    Cleared {
+        replica: u32,
+        scope: u32,
+    },
 }
 
 /// State to send to a new subscriber.
@@ -107,8 +120,8 @@ impl Hub {
                 hashes: vec![hash.0],
                 ..proto::Blocks::default()
             })),
-            (Change::Cleared { replica }, _) => {
-                self.ops.push(Op::Cleared(proto::Cleared { replica, scope: 0 }))
+            (Change::Cleared { replica, scope }, _) => {
+                self.ops.push(Op::Cleared(proto::Cleared { replica, scope }));
             }
         }
         // An operation of its own costs about as much as two hashes.

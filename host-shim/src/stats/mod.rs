@@ -30,6 +30,7 @@ mod scrape;
 pub use page::{CacheInfo, Reading, Sleep};
 pub(crate) use scrape::start;
 
+use crate::producers::{self, Subject};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -45,7 +46,7 @@ pub struct Board(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     ranks: BTreeMap<(String, u32), Slot>,
-    reported: BTreeMap<(String, String, String), Reported>,
+    reported: BTreeMap<Subject, Reported>,
     failures: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -69,23 +70,13 @@ pub struct Scraped {
     interval: Duration,
 }
 
-/// What a producer said of a replica in (tenant, model).
+/// What producers said of a replica in (tenant, model).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reported {
-    /// Bytes of KV cache.
-    pub cache_memory_bytes: i64,
-    /// Prefix-cache hit rate.
-    pub hit_rate: f32,
-    /// Memory pressure, 0 to 1.
-    pub pressure: f32,
-    /// The producer's version.
-    pub client_version: String,
-    /// Tokens found in lower tiers.
-    pub t2_hit_tokens: i64,
-    /// Tokens looked up there.
-    pub t2_query_tokens: i64,
-    /// When it came.
-    pub at: SystemTime,
+    /// When one of them was last heard of it.
+    pub heard_at: SystemTime,
+    /// The newest statistics, and when they came.
+    pub stats: Option<(producers::Stats, SystemTime)>,
 }
 
 impl Scraped {
@@ -112,8 +103,8 @@ impl Board {
         state.ranks.iter().filter_map(|(key, slot)| Some((key.clone(), slot.scraped.clone()?))).collect()
     }
 
-    /// All reports, by (replica, tenant, model).
-    pub fn reported(&self) -> BTreeMap<(String, String, String), Reported> {
+    /// All reports.
+    pub fn reported(&self) -> BTreeMap<Subject, Reported> {
         self.lock().reported.clone()
     }
 
@@ -129,25 +120,44 @@ impl Board {
         state.failures.retain(|(of, _), _| of != replica);
     }
 
-    /// Takes a report; reports for more than `limit` (replica, tenant, model) are refused.
-    pub(crate) fn report(&self, key: (String, String, String), reported: Reported, limit: usize) -> bool {
+    /// A producer was heard, perhaps with statistics. `false`: there are [`producers::limits::SUBJECTS`] already.
+    pub(crate) fn heard(&self, subject: &Subject, stats: Option<producers::Stats>) -> bool {
+        let now = SystemTime::now();
+        let stats = stats.map(|stats| (stats, now));
         let mut state = self.lock();
-        let fits = state.reported.contains_key(&key) || state.reported.len() < limit;
+        if let Some(reported) = state.reported.get_mut(subject) {
+            reported.heard_at = now;
+            reported.stats = stats.or(reported.stats.take());
+            return true;
+        }
+        let fits = state.reported.len() < producers::limits::SUBJECTS;
         if fits {
-            state.reported.insert(key, reported);
+            state.reported.insert(subject.clone(), Reported { heard_at: now, stats });
         }
         fits
     }
 
-    /// Drops the report of a replica in (tenant, model).
-    pub(crate) fn drop_report(&self, key: &(String, String, String)) {
-        self.lock().reported.remove(key);
+    /// A replica lives: of those that are known, and the age of their statistics stays.
+    pub(crate) fn alive(&self, subject: &Subject) {
+        if let Some(reported) = self.lock().reported.get_mut(subject) {
+            reported.heard_at = SystemTime::now();
+        }
     }
 
-    /// Drops the reports that are older than `ttl`.
-    pub(crate) fn expire_reports(&self, ttl: Duration) {
-        let young = |reported: &Reported| reported.at.elapsed().is_ok_and(|age| age < ttl);
-        self.lock().reported.retain(|_, reported| young(reported));
+    /// Drops the statistics of a replica in (tenant, model).
+    pub(crate) fn drop_stats(&self, subject: &Subject) {
+        if let Some(reported) = self.lock().reported.get_mut(subject) {
+            *reported = Reported { heard_at: SystemTime::now(), stats: None };
+        }
+    }
+
+    /// Forgets what is older than `ttl`.
+    pub(crate) fn expire(&self, ttl: Duration) {
+        let is_young = |at: &SystemTime| at.elapsed().map_or(true, |age| age < ttl);
+        self.lock().reported.retain(|_, reported| {
+            reported.stats.take_if(|(_, at)| !is_young(at));
+            is_young(&reported.heard_at)
+        });
     }
 
     fn publish(&self, replica: &str, interval: Duration, page: page::Page, rates: &mut rates::Rates) {

@@ -55,6 +55,14 @@ pub struct Reading {
     pub cache: CacheInfo,
 }
 
+impl Reading {
+    /// Fraction of the prompt tokens that were cached, since the engine's start.
+    pub fn lifetime_hit_rate(&self) -> Option<f64> {
+        let (queried, hits) = self.queried_tokens.zip(self.hit_tokens)?;
+        (queried > 0.0).then(|| (hits / queried).clamp(0.0, 1.0))
+    }
+}
+
 /// How deep an engine sleeps (vLLM's sleep levels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
@@ -64,6 +72,17 @@ pub enum Sleep {
     WeightsOffloaded,
     /// Level 2: weights and cache are gone.
     DiscardAll,
+}
+
+impl Sleep {
+    /// vLLM's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Sleep::Awake => "awake",
+            Sleep::WeightsOffloaded => "weights_offloaded",
+            Sleep::DiscardAll => "discard_all",
+        }
+    }
 }
 
 /// The KV cache as the engine is configured.
