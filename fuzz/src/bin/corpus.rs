@@ -45,7 +45,32 @@ fn main() -> Result<()> {
             session.chunks(4096).try_for_each(|part| source.add(part))?;
         }
     }
-    Ok(())
+    zmtp(Seeds::new(corpus.join("zmtp"))?)?;
+    producers(Seeds::new(corpus.join("producers"))?)
+}
+
+/// Greeting, READY, and messages of every framing, in pieces of several sizes.
+fn zmtp(mut seeds: Seeds) -> Result<()> {
+    let mut session = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL".to_vec();
+    session.resize(64, 0);
+    session.extend(b"\x04\x27\x05READY\x0bSocket-Type\0\0\0\x04XPUB\x08Identity\0\0\0\0");
+    session.extend(b"\x01\x00\x01\x08\0\0\0\0\0\0\0\x07\x00\x03abc\x04\x09\x04PING\0\x0aab");
+    session.extend(b"\x02\0\0\0\0\0\0\x01\x00");
+    session.resize(session.len() + 256, 7);
+    [1, 7, 64, 255].iter().try_for_each(|&step| seeds.add(&[&[step], session.as_slice()].concat()))
+}
+
+/// Updates and events in protobuf, written by hand: field number and wire type, length, value.
+fn producers(mut seeds: Seeds) -> Result<()> {
+    let text = |field: u8, value: &[u8]| [&[field << 3 | 2, value.len() as u8], value].concat();
+    let names = [text(1, b"r"), text(2, b"m"), text(3, b"t"), text(4, b"vllm")].concat();
+    let chain =
+        [text(3, &[1; 8]), text(3, &[2; 32]), text(4, &[16, 16]), vec![0x28, 2], text(6, b"ad")].concat();
+    let exact = [text(1, &[3; 16]), vec![0x10, 64]].concat();
+    let stats = [text(1, b"r"), vec![0x1d, 0, 0, 0x80, 0x3f]].concat();
+    seeds
+        .add(&[names.clone(), text(6, &chain), text(6, &exact), text(7, &stats), text(8, b"ad")].concat())?;
+    seeds.add(&[vec![8, 2], text(2, b"r"), text(3, b"m"), text(4, b"t"), text(5, &[1; 8])].concat())
 }
 
 /// One step of `source`'s input.
