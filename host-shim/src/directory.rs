@@ -9,10 +9,11 @@
 
 mod reporters;
 
-use crate::config::ReplicaConfig;
+use crate::config::{EngineSchemeConfig, ReplicaConfig};
 use crate::index::{ReplicaId, ScopeId};
 use crate::models::Model;
 use inference_cache_core::hash;
+use inference_cache_core::hash::vllm::ExtraKeysFormat;
 use inference_cache_core::replication::proto;
 use reporters::Reporter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +178,7 @@ impl Directory {
             artifact_digest: model.digest.to_vec(),
             artifact_size: model.artifact.len() as u64,
             block_sizes: self.block_sizes_of(&model.name),
-            ..proto::Model::default()
+            engine_schemes: model.engine_schemes.iter().map(engine_scheme).collect(),
         });
         proto::Directory {
             replicas: replicas.collect(),
@@ -217,5 +218,15 @@ impl Directory {
         let mut sizes: Vec<_> = counts.into_iter().collect();
         sizes.sort_by_key(|&(tokens, count)| (std::cmp::Reverse(count), tokens));
         sizes.into_iter().map(|(tokens, _)| tokens).collect()
+    }
+}
+
+fn engine_scheme(config: &EngineSchemeConfig) -> proto::EngineScheme {
+    proto::EngineScheme {
+        name: config.name.clone(),
+        algorithm: config.algorithm.name().to_owned(),
+        seed: config.seed.clone(),
+        tagged_extra_keys: config.extra_keys == ExtraKeysFormat::Tagged,
+        block_size: config.block_size.tokens(),
     }
 }

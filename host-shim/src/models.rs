@@ -1,6 +1,6 @@
 //! Model artifacts: compiled at start, or read from an `.icart` file; served by digest.
 
-use crate::config::ModelConfig;
+use crate::config::{EngineSchemeConfig, ModelConfig};
 use crate::tokenizer;
 use bytes::Bytes;
 use inference_cache_core::tokenize::Tokenizer;
@@ -16,6 +16,8 @@ pub struct Model {
     pub digest: [u8; 32],
     /// The artifact.
     pub artifact: Bytes,
+    /// Schemes in which its engines' own hashes may be reported.
+    pub engine_schemes: Vec<EngineSchemeConfig>,
 }
 
 /// Why a model cannot be served.
@@ -66,5 +68,6 @@ pub fn load(config: &ModelConfig) -> Result<Model, ModelError> {
         }
         bytes
     };
-    Ok(Model { name, digest: Sha256::digest(&artifact).into(), artifact: artifact.into() })
+    let engine_schemes = config.engine_schemes.clone();
+    Ok(Model { name, digest: Sha256::digest(&artifact).into(), artifact: artifact.into(), engine_schemes })
 }

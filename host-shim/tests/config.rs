@@ -1,6 +1,7 @@
 //! Refused configurations name their field.
 
 use host_shim::config::{Config, EventsMode, ReportMode};
+use inference_cache_core::hash::vllm::{Algorithm, ExtraKeysFormat};
 use std::time::Duration;
 
 const GOOD: &str = "\
@@ -114,5 +115,28 @@ fn unknown_and_missing_fields_are_refused_by_name() {
         assert!(GOOD.contains(replace), "{replace}");
         let error = Config::from_yaml(&GOOD.replacen(replace, with, 1)).unwrap_err().to_string();
         assert!(error.contains(name) || error.contains("sequence"), "{with}: {error}");
+    }
+}
+
+#[test]
+fn engine_schemes_are_checked_by_field() {
+    let with = |scheme: &str| {
+        let path = format!("path: models/demo, engineSchemes: [{{ {scheme} }}]");
+        Config::from_yaml(&GOOD.replace("path: models/demo", &path))
+    };
+    let good = with("name: vllm, algorithm: sha256_cbor, extraKeys: tagged, blockSize: 16").unwrap();
+    let scheme = &good.models[0].engine_schemes[0];
+    assert_eq!((scheme.algorithm, scheme.seed.as_str()), (Algorithm::Sha256Cbor, "vllm-none-hash"));
+    assert_eq!((scheme.extra_keys, scheme.block_size.tokens()), (ExtraKeysFormat::Tagged, 16));
+    let cases = [
+        ("name: xxh3-1337, algorithm: sha256_cbor, extraKeys: tagged, blockSize: 16", "name: is the name"),
+        ("name: v, algorithm: md5, extraKeys: tagged, blockSize: 16", "algorithm: \"md5\" is not"),
+        ("name: v, algorithm: xxhash, extraKeys: tagged, blockSize: 16", "seed: is required"),
+        ("name: v, algorithm: sha256, extraKeys: both, blockSize: 16", "extraKeys: \"both\" is neither"),
+        ("name: v, algorithm: sha256, extraKeys: untagged, blockSize: 0", "blockSize: must be 1 to 65535"),
+    ];
+    for (scheme, problem) in cases {
+        let error = with(scheme).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("models[0].engineSchemes[0].{problem}")), "{error}");
     }
 }

@@ -9,6 +9,7 @@ mod raw;
 
 pub use endpoint::{Endpoint, EndpointError};
 use inference_cache_core::hash::BlockSize;
+use inference_cache_core::hash::vllm::{Algorithm, ExtraKeysFormat};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,6 +65,23 @@ pub struct ModelConfig {
     pub name: String,
     /// Folder of the tokenizer's files, or a compiled `.icart` file. Relative paths are relative to the process.
     pub path: PathBuf,
+    /// Schemes in which producers may report the engines' own hashes, by unique name.
+    pub engine_schemes: Vec<EngineSchemeConfig>,
+}
+
+/// How the engines of a model hash their blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineSchemeConfig {
+    /// The `hash_scheme` of what is reported so.
+    pub name: String,
+    /// vLLM's `--prefix-caching-hash-algo`.
+    pub algorithm: Algorithm,
+    /// The text of PYTHONHASHSEED.
+    pub seed: String,
+    /// How extra keys enter the hashes.
+    pub extra_keys: ExtraKeysFormat,
+    /// Tokens per block.
+    pub block_size: BlockSize,
 }
 
 /// One engine replica.

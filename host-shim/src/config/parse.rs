@@ -1,10 +1,11 @@
 //! From the file's text to values; every refusal names its field.
 
 use super::{
-    Config, ConfigError, Endpoint, Engine, EventsConfig, EventsMode, IndexConfig, Listen, MetricsConfig,
-    ModelConfig, ProducersConfig, ReplicaConfig, ReportMode, raw,
+    Config, ConfigError, Endpoint, Engine, EngineSchemeConfig, EventsConfig, EventsMode, IndexConfig, Listen,
+    MetricsConfig, ModelConfig, ProducersConfig, ReplicaConfig, ReportMode, raw,
 };
-use inference_cache_core::hash::BlockSize;
+use inference_cache_core::hash::vllm::{Algorithm, DEFAULT_SEED, ExtraKeysFormat};
+use inference_cache_core::hash::{self, BlockSize};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub(super) fn config(raw: raw::Root) -> Result<Config, ConfigError> {
         if model.path.is_empty() {
             return refuse(field("path"), "must not be empty");
         }
-        models.push(ModelConfig { name: model.name, path: model.path.into() });
+        let engine_schemes = engine_schemes(&field("engineSchemes"), model.engine_schemes)?;
+        models.push(ModelConfig { name: model.name, path: model.path.into(), engine_schemes });
     }
     let mut parser = Replicas { models: &models, ..Replicas::default() };
     let replicas = raw
@@ -39,6 +41,44 @@ pub(super) fn config(raw: raw::Root) -> Result<Config, ConfigError> {
         stream_idle: duration("producers.streamIdle".into(), &raw.producers.stream_idle)?,
     };
     Ok(Config { listen, index, models, replicas, producers })
+}
+
+fn engine_schemes(list: &str, raw: Vec<raw::EngineScheme>) -> Result<Vec<EngineSchemeConfig>, ConfigError> {
+    let mut names = Unique::default();
+    let parse = |(at, raw): (usize, raw::EngineScheme)| {
+        let field = |name: &str| format!("{list}[{at}].{name}");
+        names.add(field("name"), &raw.name)?;
+        if raw.name == hash::SCHEME {
+            return refuse(field("name"), "is the name of the index's own scheme");
+        }
+        let Some(algorithm) = Algorithm::named(&raw.algorithm) else {
+            let problem = format!("{:?} is not sha256, sha256_cbor, xxhash or xxhash_cbor", raw.algorithm);
+            return refuse(field("algorithm"), problem);
+        };
+        let extra_keys = match raw.extra_keys.as_str() {
+            "tagged" => ExtraKeysFormat::Tagged,
+            "untagged" => ExtraKeysFormat::Untagged,
+            other => {
+                let problem = format!("{other:?} is neither \"tagged\" nor \"untagged\"");
+                return refuse(field("extraKeys"), problem);
+            }
+        };
+        let Some(block_size) = BlockSize::new(raw.block_size) else {
+            return refuse(field("blockSize"), "must be 1 to 65535");
+        };
+        let seed = match (raw.seed, algorithm) {
+            (Some(seed), _) => seed,
+            (None, Algorithm::Sha256 | Algorithm::Sha256Cbor) => DEFAULT_SEED.to_owned(),
+            (None, Algorithm::Xxhash | Algorithm::XxhashCbor) => {
+                return refuse(
+                    field("seed"),
+                    "is required: without PYTHONHASHSEED, this algorithm's is random",
+                );
+            }
+        };
+        Ok(EngineSchemeConfig { name: raw.name, algorithm, seed, extra_keys, block_size })
+    };
+    raw.into_iter().enumerate().map(parse).collect()
 }
 
 fn listen(raw: &raw::Listen) -> Result<Listen, ConfigError> {

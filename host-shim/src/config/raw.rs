@@ -66,6 +66,18 @@ impl Default for Producers {
 pub(super) struct Model {
     pub(super) name: String,
     pub(super) path: String,
+    #[serde(default)]
+    pub(super) engine_schemes: Vec<EngineScheme>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct EngineScheme {
+    pub(super) name: String,
+    pub(super) algorithm: String,
+    pub(super) seed: Option<String>,
+    pub(super) extra_keys: String,
+    pub(super) block_size: u32,
 }
 
 #[derive(Debug, Deserialize)]
