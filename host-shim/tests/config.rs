@@ -78,6 +78,21 @@ fn refusals_name_the_field() {
             "replicas[1].events.endpoint: \"tcp://127.0.0.1:5557\" is already",
         ),
         ("tcp://127.0.0.1:5558", "udp://x", "replicas[0].events.replay: \"udp://x\" is not"),
+        (
+            "model: demo\n  tenant",
+            "model: demo\n  metrics: { url: \"https://x/metrics\" }\n  tenant",
+            "replicas[1].metrics.url: \"https://x/metrics\" is not http://",
+        ),
+        (
+            "model: demo\n  tenant",
+            "model: demo\n  metrics: { interval: 10ms }\n  tenant",
+            "replicas[1].metrics.interval: must be at least 100ms",
+        ),
+        (
+            "replicas:",
+            "producers: { streamIdle: 5 }\nreplicas:",
+            "producers.streamIdle: \"5\" is not a duration",
+        ),
         ("mode: bind", "mode: listen", "replicas[1].events.mode: \"listen\" is neither"),
         ("mode: bind", "ranks: 0", "replicas[1].events.ranks: must be 1 to"),
         ("mode: bind", "ranks: 9999999", "replicas[1].events.ranks: must be 1 to"),
