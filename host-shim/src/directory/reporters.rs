@@ -8,6 +8,7 @@
 
 use super::{Directory, ScopeKey};
 use crate::index::{ReplicaId, ScopeId};
+use crate::models::Model;
 use crate::producers::limits;
 use inference_cache_core::hash;
 use std::ops::Bound;
@@ -94,7 +95,14 @@ impl Directory {
         let routable = self.holder(id).is_some_and(|holder| {
             holder.replica.tenant == names.tenant && holder.replica.model == names.model
         });
-        routable && names.scheme == hash::SCHEME && self.tell(scope, id)
+        routable && self.is_computed(names) && self.tell(scope, id)
+    }
+
+    /// Whether gateways can compute hashes of this scheme.
+    fn is_computed(&self, names: &ScopeKey) -> bool {
+        let declares = |model: &Model| model.engine_schemes.iter().any(|scheme| scheme.name == names.scheme);
+        names.scheme == hash::SCHEME
+            || self.models.iter().any(|model| model.name == names.model && declares(model))
     }
 
     /// Forgets the scopes of producers that are empty; whether gateways knew one of them.
