@@ -5,8 +5,8 @@
 //! * A request is held only where a body follows and the mode allows it, and goes on from inside the body callback:
 //!   an asynchronous resume before a filter that streams bodies could lose a frame.
 //! * A ticket is given back exactly once.
-//! * [`RANK`] tells the engine which of its data-parallel ranks holds the prefix. It is the engine's API and no routing
-//!   header of ours: one that a client sent is replaced where a rank was chosen, and goes on where none was.
+//! * `x-data-parallel-rank` tells the engine which of its data-parallel ranks holds the prefix. It is the engine's API and
+//!   no routing header of ours: one that a client sent is replaced where a rank was chosen, and goes on where none was.
 
 use inference_cache_core::gateway::{Decision, Gateway, HeaderQuery, Outcome, Query, Reason, Ticket};
 use inference_cache_core::openai::Endpoint;
