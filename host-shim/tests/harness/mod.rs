@@ -60,6 +60,13 @@ pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// `n` ports that were free a moment ago, below those that the system gives to outgoing connections.
+pub(crate) fn distinct_ports(n: usize) -> Vec<u16> {
+    let start = u16::try_from(std::process::id() * 97 % 12_000).unwrap();
+    let ports = (start..start + 12_000).map(|port| 15_000 + port % 12_000);
+    ports.filter(|&port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()).take(n).collect()
+}
+
 /// The first of `n` ports in a row that were free a moment ago.
 pub(crate) fn free_ports(n: u16) -> u16 {
     for _ in 0..100 {
