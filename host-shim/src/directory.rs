@@ -70,6 +70,11 @@ impl Holder {
     pub fn data_parallel_rank(&self) -> Option<u32> {
         (self.replica.events.ranks > 1).then_some(self.rank)
     }
+
+    /// Whether requests for an adapter, or with "" for the base model, may be sent to it.
+    pub fn serves(&self, adapter: &str) -> bool {
+        adapter.is_empty() || self.replica.adapters.iter().any(|own| own == adapter)
+    }
 }
 
 impl Directory {

@@ -12,6 +12,7 @@
 //! changes, so a snapshot is exact at one sequence number. [`HostShim`] runs it all inside any tokio runtime.
 
 pub mod config;
+pub mod decode;
 mod directory;
 pub mod http;
 pub mod index;

@@ -2,6 +2,8 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use host_shim::config::Endpoint;
+use host_shim::decode::{self, Printer, Replay};
 use host_shim::{Config, ConfigFile, HostShim, tokenizer};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +33,20 @@ enum Command {
     CheckConfig {
         /// Configuration, YAML.
         config: PathBuf,
+    },
+    /// Print a stream of KV events readably.
+    Decode {
+        /// A recording or payload, or the publisher's tcp://host:port or ipc://path.
+        source: String,
+        /// Replay socket to ask first.
+        #[arg(long)]
+        replay: Option<Endpoint>,
+        /// First batch of the replay.
+        #[arg(long, default_value_t = 0, requires = "replay")]
+        from: u64,
+        /// Print token ids: the users' prompts.
+        #[arg(long)]
+        tokens: bool,
     },
     /// Work with tokenizers.
     Tokenizer {
@@ -73,6 +89,9 @@ fn main() -> Result<()> {
             );
             Ok(())
         }
+        Command::Decode { source, replay, from, tokens } => {
+            print_events(&source, replay.map(|endpoint| Replay { endpoint, from }), tokens)
+        }
         Command::Tokenizer { command: TokenizerCommand::Compile { dir, output } } => {
             let artifact = tokenizer::compile(&dir)?;
             std::fs::write(&output, &artifact)
@@ -81,6 +100,28 @@ fn main() -> Result<()> {
             Ok(())
         }
     }
+}
+
+fn print_events(source: &str, replay: Option<Replay>, tokens: bool) -> Result<()> {
+    let mut printer = Printer::new(std::io::stdout().lock(), tokens);
+    if source.contains("://") {
+        let endpoint: Endpoint = source.parse().with_context(|| source.to_owned())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (mut terminate, mut interrupt) =
+                (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+            let stop = Box::pin(async move {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            });
+            anyhow::Ok(decode::live(&endpoint, replay.as_ref(), &mut printer, stop).await?)
+        })?;
+    } else {
+        decode::file(source.as_ref(), &mut printer)?;
+    }
+    Ok(printer.finish()?)
 }
 
 fn serve(file: ConfigFile, config: Config) -> Result<()> {

@@ -133,6 +133,11 @@ impl Scrape {
                 ([replica, rank, ("state", state.as_str())], is)
             })
         });
+        let warnings = sources.iter().flat_map(|(rank, source)| {
+            let [replica, rank] = labels(rank, source);
+            source.warnings.iter().map(move |&cause| ([replica, rank, ("cause", cause)], 1.0))
+        });
+        gauge(encoder, "source_warning", "1 while nothing can match, by cause", warnings)?;
         gauge(encoder, "source_state", "1 for the state that the source is in", states)?;
         type ReadGauge = fn(&SourceStatus) -> Option<f64>;
         let gauges: [(&str, &str, ReadGauge); 6] = [

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::http::{self, Views};
-use crate::ingest::{Fleet, SourceStatus, Statuses};
+use crate::ingest::{self, Fleet, SourceStatus, Statuses};
 use crate::models::{self, Model, ModelError};
 use crate::producers::proto::inference_cache_server::InferenceCacheServer;
 use crate::producers::{self, Counters};
@@ -11,6 +11,7 @@ use crate::replication;
 use crate::replication::proto::replication_server::ReplicationServer;
 use crate::stats::Board;
 use crate::writer::{Dump, Entry, View, Writer, WriterHandle};
+use futures::FutureExt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,6 +98,8 @@ impl HostShim {
             reloads: reloads.clone(),
             producers: counters.clone(),
         };
+        let watching = ingest::watch(writer.clone(), statuses.clone(), board.clone());
+        tasks.spawn(stop.clone().run_until_cancelled_owned(watching).map(drop));
         let (grpc_address, grpc_listener) = grpc;
         let producers =
             producers::Service::new(writer.clone(), board.clone(), counters, config.producers.stream_idle);

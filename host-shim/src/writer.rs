@@ -84,6 +84,8 @@ pub struct HolderView {
     pub block_size: Option<u32>,
     /// Storage entries.
     pub entries: usize,
+    /// Adapters that it holds blocks of, and that its configuration does not name.
+    pub unrouted_adapters: usize,
 }
 
 #[derive(Debug)]
@@ -315,11 +317,20 @@ impl Writer {
         for (ScopeKey { tenant, model, .. }, scope) in self.directory.scopes() {
             *keys.entry((tenant.clone(), model.clone())).or_default() += self.index.scope_keys(scope);
         }
+        let adapters: BTreeMap<_, _> =
+            self.directory.scopes().map(|(names, scope)| (scope, &names.adapter)).collect();
+        let mut unrouted = BTreeMap::<ReplicaId, usize>::new();
+        for (scope, id, _) in self.index.tables().filter(|(_, _, table)| !table.is_empty()) {
+            let named = |holder: &Holder| adapters.get(&scope).is_some_and(|adapter| holder.serves(adapter));
+            let is_routed = self.directory.holder(id).is_some_and(named);
+            *unrouted.entry(id).or_default() += usize::from(!is_routed);
+        }
         let holders = self.directory.holders().map(|(id, holder)| HolderView {
             id,
             holder: holder.clone(),
             block_size: self.directory.block_size(id),
             entries: self.index.replica_entries(id),
+            unrouted_adapters: unrouted.get(&id).copied().unwrap_or(0),
         });
         View {
             epoch: self.hub.epoch(),

@@ -94,6 +94,7 @@ fn refusals_name_the_field() {
             "producers.streamIdle: \"5\" is not a duration",
         ),
         ("mode: bind", "mode: listen", "replicas[1].events.mode: \"listen\" is neither"),
+        ("mode: bind", "mode: bind, discover: true", "replicas[1].events.discover: is for mode connect"),
         ("mode: bind", "ranks: 0", "replicas[1].events.ranks: must be 1 to"),
         ("mode: bind", "ranks: 9999999", "replicas[1].events.ranks: must be 1 to"),
         (

@@ -132,6 +132,8 @@ pub struct EventsConfig {
     pub mode: EventsMode,
     /// The replay socket of rank 0.
     pub replay: Option<Endpoint>,
+    /// Whether the engine is asked for the endpoints; those above are for engines that do not answer.
+    pub discover: bool,
     /// Data-parallel ranks, each with a publisher of its own; at least 1.
     pub ranks: u32,
     /// A publisher that was away for so long has lost its cache.

@@ -162,6 +162,9 @@ impl Replicas<'_> {
             &raw.mode,
             [("connect", EventsMode::Connect), ("bind", EventsMode::Bind)],
         )?;
+        if raw.discover && mode == EventsMode::Bind {
+            return refuse(field("events.discover"), "is for mode connect: in mode bind the engine connects");
+        }
         if !(1..=MAX_RANKS).contains(&raw.ranks) {
             return refuse(field("events.ranks"), format!("must be 1 to {MAX_RANKS}"));
         }
@@ -178,7 +181,16 @@ impl Replicas<'_> {
             [("default", ReportMode::Default), ("full", ReportMode::Full)],
         )?;
         let lost_after = duration(field("events.lostAfter"), &raw.lost_after)?;
-        Ok(EventsConfig { endpoint, mode, replay, ranks: raw.ranks, lost_after, group_to, report_mode })
+        Ok(EventsConfig {
+            endpoint,
+            mode,
+            replay,
+            discover: raw.discover,
+            ranks: raw.ranks,
+            lost_after,
+            group_to,
+            report_mode,
+        })
     }
 
     /// An endpoint whose ports, one per rank, nobody else has.

@@ -119,6 +119,8 @@ pub(super) struct Events {
     pub(super) mode: String,
     #[serde(default)]
     pub(super) replay: Option<String>,
+    #[serde(default)]
+    pub(super) discover: bool,
     #[serde(default = "default_ranks")]
     pub(super) ranks: u32,
     #[serde(default = "default_lost_after")]

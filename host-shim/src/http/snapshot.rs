@@ -94,6 +94,8 @@ struct Source {
     late_batches: u64,
     shed_messages: u64,
     losses: u64,
+    /// Why it cannot help: `inferencecache_source_warning`.
+    warnings: BTreeSet<&'static str>,
     decode_errors: BTreeMap<&'static str, u64>,
     /// The first error of each reason, described without its values.
     decode_error_samples: BTreeMap<&'static str, String>,
@@ -333,6 +335,7 @@ impl Source {
             late_batches: status.stats.late,
             shed_messages: status.shed,
             losses: status.losses,
+            warnings: status.warnings.clone(),
             decode_errors: status.stats.decode_errors.clone(),
             decode_error_samples: status.stats.samples.clone(),
             skipped_events: status.stats.skipped.clone(),

@@ -3,13 +3,13 @@
 //! An engine whose messages nobody takes blocks (vLLM) or drops them; so nothing here waits for anything behind it.
 //! What does not fit into the bounded queue is dropped and counted, and the sequence numbers turn that into a gap.
 
+use super::discovery::{Discovery, Sockets};
 use super::transport::{Incoming, Message, Transport};
-use crate::config::Endpoint;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Messages that may wait.
 pub(super) const QUEUE_MESSAGES: usize = 8192;
@@ -39,7 +39,10 @@ impl Load {
 
 pub(super) struct Receiver {
     pub(super) transport: Arc<dyn Transport>,
-    pub(super) endpoint: Endpoint,
+    /// Where the publisher is, as far as is known; the source task looks here for its replay socket.
+    pub(super) sockets: watch::Sender<Sockets>,
+    /// Asked before every attempt to connect: an engine that starts again may have other ports.
+    pub(super) discovery: Option<Discovery>,
     pub(super) bind: bool,
     pub(super) queue: mpsc::Sender<Incoming>,
     pub(super) load: Arc<Load>,
@@ -50,7 +53,9 @@ impl Receiver {
     pub(super) async fn run(self) {
         let mut backoff = Backoff::default();
         loop {
-            match self.transport.subscribe(&self.endpoint, self.bind).await {
+            self.discover().await;
+            let endpoint = self.sockets.borrow().events.clone();
+            match self.transport.subscribe(&endpoint, self.bind).await {
                 Ok(mut subscription) => loop {
                     match subscription.next().await {
                         Ok(Incoming::Message(message)) => {
@@ -60,17 +65,34 @@ impl Receiver {
                         Ok(Incoming::Connected) => self.tell(Incoming::Connected).await,
                         Ok(Incoming::Disconnected) => self.tell(Incoming::Disconnected).await,
                         Err(error) => {
-                            tracing::debug!(endpoint = %self.endpoint, %error, "event stream ended");
+                            tracing::debug!(%endpoint, %error, "event stream ended");
                             self.tell(Incoming::Disconnected).await;
                             break;
                         }
                     }
                 },
                 Err(error) => {
-                    tracing::debug!(endpoint = %self.endpoint, %error, "cannot reach the events endpoint");
+                    tracing::debug!(%endpoint, %error, "cannot reach the events endpoint");
                 }
             }
             tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    async fn discover(&self) {
+        let Some(discovery) = &self.discovery else { return };
+        match discovery.ask().await {
+            Ok(found) => {
+                self.sockets.send_if_modified(|sockets| {
+                    let is_new = *sockets != found;
+                    if is_new {
+                        tracing::info!(events = %found.events, replay = found.replay.is_some(), "sockets found");
+                    }
+                    *sockets = found;
+                    is_new
+                });
+            }
+            Err(error) => tracing::debug!(%error, "the engine does not say where its sockets are"),
         }
     }
 

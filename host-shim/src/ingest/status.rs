@@ -2,7 +2,7 @@
 
 use crate::index::ReplicaId;
 use inference_cache_core::ingest::{State, Stats};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -35,6 +35,8 @@ pub struct SourceStatus {
     pub lag_s: Option<f64>,
     /// When the last batch came.
     pub last_event_at: Option<SystemTime>,
+    /// Why it cannot help, as far as is known: bounded labels.
+    pub warnings: BTreeSet<&'static str>,
     /// Counters.
     pub stats: Stats,
 }
@@ -65,6 +67,7 @@ impl Statuses {
             losses: 0,
             lag_s: None,
             last_event_at: None,
+            warnings: BTreeSet::new(),
             stats: Stats::default(),
         };
         self.lock().insert(id, status);

@@ -3,6 +3,7 @@
 //! The source task feeds core's state machine with what the receive task queued, runs the replays it asks for and hands
 //! its operations to the writer, waiting when the writer is behind.
 
+use super::discovery::{Discovery, Sockets};
 use super::receiver::{Load, QUEUE_MESSAGES, Receiver};
 use super::status::Statuses;
 use super::transport::{Incoming, Message, Transport};
@@ -39,12 +40,20 @@ pub(super) fn start(
     // A checked configuration has a port for each rank.
     let Some(endpoint) = events.endpoint.of_rank(holder.rank) else { return };
     let replay = events.replay.as_ref().and_then(|replay| replay.of_rank(holder.rank));
+    let has_replay = replay.is_some() || events.discover;
+    let discovery = events.discover.then(|| {
+        Discovery::new(holder.replica.address, holder.replica.engine, holder.rank)
+            .inspect_err(|error| tracing::error!(replica = holder.replica.id, %error, "no discovery"))
+            .ok()
+    });
+    let (sockets, found) = watch::channel(Sockets { events: endpoint, replay });
     let transport: Arc<dyn Transport> = Arc::new(Zmtp);
     let (queue, incoming) = mpsc::channel(QUEUE_MESSAGES);
     let load = Arc::new(Load::default());
     let receiver = Receiver {
         transport: transport.clone(),
-        endpoint,
+        sockets,
+        discovery: discovery.flatten(),
         bind: events.mode == EventsMode::Bind,
         queue,
         load: load.clone(),
@@ -52,8 +61,8 @@ pub(super) fn start(
     tasks.spawn(receiver.run());
     let worker = Worker {
         transport,
-        source: Source::new(replay.is_some(), limits(events)),
-        replay,
+        source: Source::new(has_replay, limits(events)),
+        sockets: found,
         load,
         id,
         writer,
@@ -81,7 +90,7 @@ fn limits(events: &EventsConfig) -> Limits {
 
 struct Worker {
     transport: Arc<dyn Transport>,
-    replay: Option<Endpoint>,
+    sockets: watch::Receiver<Sockets>,
     source: Source,
     load: Arc<Load>,
     id: ReplicaId,
@@ -127,10 +136,10 @@ impl Worker {
                     None => break,
                 },
             }
-            if let (Some(endpoint), Some(request)) = (&self.replay, self.source.replay_request(self.now_ms()))
-            {
+            if let Some(request) = self.source.replay_request(self.now_ms()) {
                 replays.abort_all();
-                replays.spawn(replay(self.transport.clone(), endpoint.clone(), request, replies.clone()));
+                let endpoint = self.sockets.borrow().replay.clone();
+                replays.spawn(replay(self.transport.clone(), endpoint, request, replies.clone()));
             }
             if !operations.0.is_empty() {
                 self.writer.apply(self.id, std::mem::take(&mut operations.0)).await;
@@ -216,11 +225,16 @@ impl Worker {
 /// Asks for a replay and passes on what comes, until its end mark or silence.
 async fn replay(
     transport: Arc<dyn Transport>,
-    endpoint: Endpoint,
+    endpoint: Option<Endpoint>,
     request: ReplayRequest,
     replies: mpsc::Sender<Replayed>,
 ) {
     let ticket = request.ticket;
+    let Some(endpoint) = endpoint else {
+        // The engine did not say where its replay socket is, or has none.
+        let _ = replies.send(Replayed::Failed(ticket)).await;
+        return;
+    };
     let frames = replay_request(request.from).into_iter().map(bytes::Bytes::from).collect();
     match transport.request(&endpoint, frames).await {
         Ok(mut conversation) => {
