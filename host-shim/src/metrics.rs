@@ -95,7 +95,7 @@ impl Scrape {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let sources: Vec<_> = self.sources.iter().map(|status| (status.rank.to_string(), status)).collect();
         type Read = fn(&SourceStatus) -> u64;
-        let counters: [(&str, &str, Read); 15] = [
+        let counters: [(&str, &str, Read); 17] = [
             ("source_batches", "batches received live", |s| s.stats.batches),
             ("source_replayed_batches", "batches received by replay", |s| s.stats.replayed),
             ("source_duplicate_batches", "batches that were there already", |s| s.stats.duplicates),
@@ -110,6 +110,8 @@ impl Scrape {
             ("source_orphans", "blocks that waited for their parent", |s| s.stats.orphans),
             ("source_orphans_dropped", "of those, dropped", |s| s.stats.orphans_dropped),
             ("source_shed_messages", "messages dropped by a full queue", |s| s.shed),
+            ("source_engine_hash_checks", "engine hashes recomputed", |s| s.engine_hashes.checked),
+            ("source_engine_hash_mismatches", "of those, different", |s| s.engine_hashes.mismatched),
             ("source_losses", "times that the publisher was away for too long", |s| s.losses),
         ];
         for (name, help, read) in counters {
@@ -138,6 +140,18 @@ impl Scrape {
             source.warnings.iter().map(move |&cause| ([replica, rank, ("cause", cause)], 1.0))
         });
         gauge(encoder, "source_warning", "1 while nothing can match, by cause", warnings)?;
+        let reproducible = sources.iter().filter_map(|(rank, source)| {
+            let [replica, rank] = labels(rank, source);
+            let recipe = source.engine_hashes.recipe.map_or("none", |recipe| recipe.name());
+            let is = f64::from(u8::from(source.engine_hashes.reproducible?));
+            Some(([replica, rank, ("recipe", recipe)], is))
+        });
+        gauge(
+            encoder,
+            "source_engine_hash_reproducible",
+            "whether the engine's own hashes can be recomputed, and how",
+            reproducible,
+        )?;
         gauge(encoder, "source_state", "1 for the state that the source is in", states)?;
         type ReadGauge = fn(&SourceStatus) -> Option<f64>;
         let gauges: [(&str, &str, ReadGauge); 6] = [

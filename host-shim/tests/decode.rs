@@ -26,6 +26,7 @@ fn a_recording_is_readable_and_keeps_its_tokens() {
     let first = text.lines().next().unwrap();
     assert!(first.starts_with("seq=0 rank=0 age=- BlockStored blocks="), "{first}");
     assert!(text.contains("block_size=32") && text.contains("adapter=ad-"), "{text}");
+    assert!(text.contains("recomputed"), "{text}");
     assert!(text.contains("block sizes: 32 (") && text.contains("refused:     none"), "{text}");
     assert!(!text.contains("token_ids"));
     assert!(decoded(&path, true).contains("token_ids=["));

@@ -10,6 +10,7 @@ use host_shim::{ConfigFile, HostShim};
 use inference_cache_core::ingest::State;
 use inference_cache_core::replication::proto::Directory;
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use zeromq::{PubSocket, SocketSend};
 
 const SCENARIO: &str = "vllm-0.32.0/cbor-bs32-seed0-bytes";
@@ -150,6 +151,36 @@ async fn an_engine_that_stays_away_is_lost() {
     played(&shim, 0).await;
     until("the entries", async || held_by(&shim, "engine-0", 0).await > 0).await;
     assert_eq!(shim.sources()[0].state, State::Synced);
+    shim.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_says_where_its_sockets_are() {
+    let ports = distinct_ports(3);
+    let answer = |port: u16| format!(r#"{{"0": {{"endpoint": "tcp://*:{port}", "topic": "kv"}}}}"#);
+    let told = Arc::new(Mutex::new(answer(ports[0])));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut config = config(&connect(ports[2]));
+    config.replicas[0].address = listener.local_addr().unwrap();
+    config.replicas[0].events.discover = true;
+    let tells = told.clone();
+    let route = axum::routing::get(async move || tells.lock().unwrap().clone());
+    let router = axum::Router::new().route("/kv_event_sources", route);
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+
+    let mut engine = publisher(ports[0]).await;
+    let shim = HostShim::start(config).await.unwrap();
+    heard_by(&shim, 0, &mut engine).await;
+    // It starts again, with another port.
+    *told.lock().unwrap() = answer(ports[1]);
+    drop(engine);
+    let mut engine = publisher(ports[1]).await;
+    heard_by(&shim, 0, &mut engine).await;
+    // It starts again and says nothing: what is known stays.
+    serving.abort();
+    drop(engine);
+    let mut engine = publisher(ports[1]).await;
+    heard_by(&shim, 0, &mut engine).await;
     shim.shutdown().await;
 }
 

@@ -10,6 +10,7 @@ pub use source::{DecodeError, Replay, Stop, file, live};
 use inference_cache_core::events::{
     Batch, BlockRemoved, BlockStored, EngineHash, Event, FrameError, live_frames, shape,
 };
+use inference_cache_core::ingest::HashCheck;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -23,6 +24,7 @@ pub struct Printer<W> {
     out: W,
     tokens: bool,
     summary: Summary,
+    hash_check: HashCheck,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +44,7 @@ struct Summary {
 impl<W: Write> Printer<W> {
     /// Prints to `out`; token ids, too, if `tokens`.
     pub fn new(out: W, tokens: bool) -> Printer<W> {
-        Printer { out, tokens, summary: Summary::default() }
+        Printer { out, tokens, summary: Summary::default(), hash_check: HashCheck::new(&[]) }
     }
 
     /// A live message: topic, number, payload. `now_s`: the time by which its age is told, Unix seconds.
@@ -114,6 +116,13 @@ impl<W: Write> Printer<W> {
             summary.missing, summary.backwards
         )?;
         writeln!(self.out, "refused:     {}", counts(&summary.errors))?;
+        let hashes = self.hash_check.report();
+        let verdict = match (hashes.recipe, hashes.reproducible) {
+            (Some(recipe), Some(true)) => recipe.name(),
+            (_, Some(false)) => "by no known recipe",
+            _ => "not known",
+        };
+        writeln!(self.out, "hashes:      {verdict}, {} of {} recomputed", hashes.matched, hashes.checked)?;
         self.out.flush()
     }
 
@@ -130,6 +139,9 @@ impl<W: Write> Printer<W> {
 
     fn stored(&mut self, stored: &BlockStored<'_>) -> String {
         self.summary.stored += stored.hashes.len();
+        if stored.hashes.len().checked_mul(stored.block_size as usize) == Some(stored.tokens.len()) {
+            self.hash_check.observe(stored);
+        }
         *self.summary.block_sizes.entry(stored.block_size).or_default() += stored.hashes.len();
         let mut line = format!(
             " blocks={} block_size={} tokens={} hashes={} parent={} medium={} group={} kind={} adapter={}",

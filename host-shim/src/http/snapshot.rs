@@ -94,6 +94,10 @@ struct Source {
     late_batches: u64,
     shed_messages: u64,
     losses: u64,
+    /// How the engine hashes, as far as its hashes could be recomputed.
+    engine_hash_recipe: Option<&'static str>,
+    engine_hash_reproducible: Option<bool>,
+    engine_hash_mismatches: u64,
     /// Why it cannot help: `inferencecache_source_warning`.
     warnings: BTreeSet<&'static str>,
     decode_errors: BTreeMap<&'static str, u64>,
@@ -335,6 +339,9 @@ impl Source {
             late_batches: status.stats.late,
             shed_messages: status.shed,
             losses: status.losses,
+            engine_hash_recipe: status.engine_hashes.recipe.map(|recipe| recipe.name()),
+            engine_hash_reproducible: status.engine_hashes.reproducible,
+            engine_hash_mismatches: status.engine_hashes.mismatched,
             warnings: status.warnings.clone(),
             decode_errors: status.stats.decode_errors.clone(),
             decode_error_samples: status.stats.samples.clone(),

@@ -1,7 +1,7 @@
 //! What is known of each source, for metrics and `/snapshot`.
 
 use crate::index::ReplicaId;
-use inference_cache_core::ingest::{State, Stats};
+use inference_cache_core::ingest::{HashReport, State, Stats};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -37,6 +37,8 @@ pub struct SourceStatus {
     pub last_event_at: Option<SystemTime>,
     /// Why it cannot help, as far as is known: bounded labels.
     pub warnings: BTreeSet<&'static str>,
+    /// Whether the engine's own hashes can be recomputed.
+    pub engine_hashes: HashReport,
     /// Counters.
     pub stats: Stats,
 }
@@ -68,6 +70,7 @@ impl Statuses {
             lag_s: None,
             last_event_at: None,
             warnings: BTreeSet::new(),
+            engine_hashes: HashReport::default(),
             stats: Stats::default(),
         };
         self.lock().insert(id, status);

@@ -22,7 +22,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-const REPLAY_QUEUE: usize = 256;
+/// Replies that wait for the source task, which may be of the greatest length each.
+const REPLAY_QUEUE: usize = 8;
 /// A replay that says nothing for so long is over.
 const REPLAY_IDLE: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(100);
@@ -213,6 +214,7 @@ impl Worker {
             status.blocks = source.blocks();
             status.waiting_blocks = source.waiting_blocks();
             status.shed = self.load.shed();
+            status.engine_hashes = source.hash_check();
             status.stats.clone_from(source.stats());
         });
     }

@@ -102,7 +102,7 @@ enum Stage {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { frame_bytes: 32 << 20, frames: 16, message_bytes: 32 << 20 }
+        Limits { frame_bytes: 16 << 20, frames: 16, message_bytes: 16 << 20 }
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Publishers of one bound socket: one, and those of its process before that have not gone yet.
-const MAX_PEERS: usize = 64;
+const MAX_PEERS: usize = 16;
 /// What all of them have read and nobody has taken.
-const PEER_QUEUE: usize = 64;
+const PEER_QUEUE: usize = 8;
 /// Pause after a connection that could not be accepted, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
