@@ -3,7 +3,8 @@
 mod harness;
 
 use harness::{
-    Follower, client, config, free_port, free_ports, heard_by, message, publisher, recorded, replicas,
+    Follower, client, config, distinct_ports, free_port, free_ports, heard_by, message, publisher, recorded,
+    replicas,
 };
 use harness::{request, until, yaml};
 use host_shim::{ConfigFile, HostShim};

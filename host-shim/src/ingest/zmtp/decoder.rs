@@ -398,7 +398,7 @@ mod tests {
         let mut decoder = Decoder::new(Limits::default());
         decoder.buffer().extend_from_slice(&handshake("PUB"));
         while decoder.poll().unwrap().is_some() {}
-        decoder.buffer().extend_from_slice(b"\x02\0\0\0\0\x02\0\0\0");
+        decoder.buffer().extend_from_slice(b"\x02\0\0\0\0\0\xff\xff\xff");
         assert_eq!(decoder.poll(), Ok(None));
         assert!(decoder.buffer().capacity() <= 128 << 10, "{}", decoder.buffer.capacity());
     }
