@@ -147,7 +147,9 @@ impl Sink for Indexed {
         }
     }
     fn removed(&mut self, _: &str, hashes: &[BlockHash]) {
-        hashes.iter().for_each(|&hash| drop(self.0.remove(1, 1, hash)));
+        for &hash in hashes {
+            black_box(self.0.remove(1, 1, hash));
+        }
     }
     fn cleared(&mut self) {
         self.0.clear(1);
@@ -209,7 +211,7 @@ fn write_batch(
     for _ in 0..hashes.len() * BLOCK_SIZE {
         // Texts are made of common tokens for the most part.
         let token = numbers.next() % VOCABULARY;
-        msg::write_uint(out, if numbers.next() % 4 == 0 { token } else { token % 8192 })?;
+        msg::write_uint(out, if numbers.next().is_multiple_of(4) { token } else { token % 8192 })?;
     }
     msg::write_str(out, "block_size")?;
     msg::write_uint(out, BLOCK_SIZE as u64)?;
