@@ -4,8 +4,8 @@
 //! with which recipe ([`Recipe`]) another system would have to compute them.
 //!
 //! Only events that begin a prompt can be checked, for the whole digest of a parent is not on the wire: the first
-//! [`FIRST`] of them, then one in [`EVERY`], and a few more that can tell what a recipe leaves open. Until a recipe is found all known ones are tried on an event's first block;
-//! then only that one, on up to [`BLOCKS`] blocks.
+//! [`FIRST`] of them, then one in [`EVERY`], and a few more that can tell what a recipe leaves open. Until a recipe is
+//! found all known ones are tried on an event's first block; then only that one, on up to [`BLOCKS`] blocks.
 //!
 //! Skipped, for what their hashes cover is not on the wire: blocks of adapters (vLLM 0.31 and later hash the path, SGLang
 //! an id), of multimodal content under pickle (which objects are one is unknown), of speculative decoding (0.33).
