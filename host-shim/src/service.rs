@@ -84,7 +84,7 @@ impl HostShim {
             Writer::start(&config, models.clone(), epoch, subscriber_buffer, stop.clone());
         let statuses = Statuses::default();
         let board = Board::default();
-        let mut fleet = Fleet::new(writer.clone(), statuses.clone(), board.clone());
+        let mut fleet = Fleet::new(writer.clone(), statuses.clone(), board.clone(), models.clone());
         fleet.set(&config.replicas).await;
         let mut tasks = JoinSet::new();
         let reloads = Arc::<Reloads>::default();

@@ -8,6 +8,7 @@ use super::worker;
 use crate::config::ReplicaConfig;
 use crate::directory::Holder;
 use crate::index::ReplicaId;
+use crate::models::Model;
 use crate::stats::{self, Board};
 use crate::writer::WriterHandle;
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ pub(crate) struct Fleet {
     writer: WriterHandle,
     statuses: Statuses,
     board: Board,
+    models: Arc<[Model]>,
     /// By name.
     replicas: BTreeMap<String, Running>,
 }
@@ -32,8 +34,8 @@ struct Running {
 }
 
 impl Fleet {
-    pub(crate) fn new(writer: WriterHandle, statuses: Statuses, board: Board) -> Fleet {
-        Fleet { writer, statuses, board, replicas: BTreeMap::new() }
+    pub(crate) fn new(writer: WriterHandle, statuses: Statuses, board: Board, models: Arc<[Model]>) -> Fleet {
+        Fleet { writer, statuses, board, models, replicas: BTreeMap::new() }
     }
 
     /// Makes these the replicas that run.
@@ -80,12 +82,19 @@ impl Fleet {
             self.statuses.add(id, config.id.clone(), rank);
             let (writer, statuses) = (self.writer.clone(), self.statuses.clone());
             let process_started = self.board.process_started(&config.id, rank);
-            worker::start(&mut running.tasks, id, &holder, writer, statuses, process_started);
+            let seeds = self.hash_seeds(&config.model);
+            worker::start(&mut running.tasks, id, &holder, seeds, writer, statuses, process_started);
         }
         if let Some(metrics) = &config.metrics {
             stats::start(&mut running.tasks, config.id.clone(), metrics.clone(), self.board.clone());
         }
         self.replicas.insert(config.id.clone(), running);
+    }
+
+    /// Seeds that a model's engines may hash with.
+    fn hash_seeds(&self, model: &str) -> Vec<String> {
+        let schemes = self.models.iter().filter(|of| of.name == model).flat_map(|of| &of.engine_schemes);
+        schemes.map(|scheme| scheme.seed.clone()).collect()
     }
 
     async fn end(&mut self, name: &str) {

@@ -28,11 +28,12 @@ const REPLAY_QUEUE: usize = 8;
 const REPLAY_IDLE: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(100);
 
-/// Starts the tasks of the source of `holder`. `process_started` says when its engine process started, Unix seconds.
+/// Starts the tasks of the source of `holder`, whose engine may hash with one of `hash_seeds`. `process_started` says when its engine process started, Unix seconds.
 pub(super) fn start(
     tasks: &mut JoinSet<()>,
     id: ReplicaId,
     holder: &Holder,
+    hash_seeds: Vec<String>,
     writer: WriterHandle,
     statuses: Statuses,
     process_started: watch::Receiver<Option<f64>>,
@@ -62,7 +63,7 @@ pub(super) fn start(
     tasks.spawn(receiver.run());
     let worker = Worker {
         transport,
-        source: Source::new(has_replay, limits(events)),
+        source: Source::new(has_replay, limits(events, hash_seeds)),
         sockets: found,
         load,
         id,
@@ -76,11 +77,12 @@ pub(super) fn start(
     tasks.spawn(worker.run(incoming));
 }
 
-fn limits(events: &EventsConfig) -> Limits {
+fn limits(events: &EventsConfig, hash_seeds: Vec<String>) -> Limits {
     let limits = Limits {
         // Engines choose the hashes, and must not choose where they lie in our table.
         seed: RandomState::new().hash_one(0),
         group_to: events.group_to,
+        hash_seeds,
         ..Limits::default()
     };
     match events.report_mode {
