@@ -23,10 +23,15 @@ const OWN: &str = "xxh3-1337";
 
 /// A service whose configuration knows `engine-0`, and `engine-dp` of two ranks; nothing listens there.
 async fn start(more: &str) -> (HostShim, Client) {
+    start_with("", more).await
+}
+
+/// The same; `model` are further fields of the model.
+async fn start_with(model: &str, more: &str) -> (HostShim, Client) {
     let config = harness::config("{ endpoint: tcp://127.0.0.1:9 }");
     let yaml = format!(
         "listen: {{ grpc: 127.0.0.1:0, http: 127.0.0.1:0, snapshot: 127.0.0.1:0 }}\n\
-         models: [{{ name: tiny, path: {} }}]\n\
+         models: [{{ name: tiny, path: {}{model} }}]\n\
          replicas:\n\
          - {{ id: engine-0, address: 127.0.0.1:8000, model: tiny, adapters: [ad-a], metrics: {{ enabled: false }},\n\
               events: {{ endpoint: \"tcp://127.0.0.1:9\" }} }}\n\
@@ -257,6 +262,33 @@ async fn gateways_hear_of_what_they_can_route_to_and_compute() {
     publish(&mut client, event(Type::AllCleared, "engine-0", 0, "")).await;
     follower.catch_up(&mut stream, &shim).await;
     assert_eq!(follower.dump(), []);
+    shim.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_hear_of_the_schemes_that_a_model_declares() {
+    let scheme =
+        ", engineSchemes: [{ name: vllm, algorithm: sha256_cbor, extraKeys: tagged, blockSize: 16 }]";
+    let (shim, mut client) = start_with(scheme, "").await;
+    let mut stream = client_stream(&shim).await;
+    let mut follower = Follower::default();
+    let updates = vec![
+        update("engine-0", "vllm", vec![chain(&[1, 2], &[16, 16])]),
+        update("engine-0", "opaque", vec![single(3, 16)]),
+        update("engine-0", OWN, vec![single(4, 16)]),
+    ];
+    assert_eq!(report(&mut client, updates).await, accepted(""));
+    follower.catch_up(&mut stream, &shim).await;
+    let scope_of = |scheme: &str| {
+        let found = follower.directory.scopes.iter().find(|scope| scope.hash_scheme == scheme);
+        found.map(|scope| scope.id)
+    };
+    let mut held: Vec<(u32, u64)> = follower.entries.iter().map(|&(scope, _, hash)| (scope, hash)).collect();
+    held.sort_unstable();
+    let (vllm, own) = (scope_of("vllm").unwrap(), scope_of(OWN).unwrap());
+    let mut expected = vec![(vllm, 1), (vllm, 2), (own, 4)];
+    expected.sort_unstable();
+    assert_eq!((held, scope_of("opaque")), (expected, None));
     shim.shutdown().await;
 }
 
