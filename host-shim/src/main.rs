@@ -104,7 +104,7 @@ fn main() -> Result<()> {
 
 fn print_events(source: &str, replay: Option<Replay>, tokens: bool) -> Result<()> {
     let mut printer = Printer::new(std::io::stdout().lock(), tokens);
-    if source.contains("://") {
+    let ended = if source.contains("://") {
         let endpoint: Endpoint = source.parse().with_context(|| source.to_owned())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -117,11 +117,13 @@ fn print_events(source: &str, replay: Option<Replay>, tokens: bool) -> Result<()
                 }
             });
             anyhow::Ok(decode::live(&endpoint, replay.as_ref(), &mut printer, stop).await?)
-        })?;
+        })
     } else {
-        decode::file(source.as_ref(), &mut printer)?;
-    }
-    Ok(printer.finish()?)
+        Ok(decode::file(source.as_ref(), &mut printer)?)
+    };
+    // However it ended: what was seen until then is what one came for.
+    printer.finish()?;
+    ended
 }
 
 fn serve(file: ConfigFile, config: Config) -> Result<()> {

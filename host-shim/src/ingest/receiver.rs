@@ -5,6 +5,7 @@
 
 use super::discovery::{Discovery, Sockets};
 use super::transport::{Incoming, Message, Transport};
+use crate::config::Endpoint;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +14,8 @@ use tokio::sync::{mpsc, watch};
 
 /// Messages that may wait.
 pub(super) const QUEUE_MESSAGES: usize = 8192;
+/// Places in the queue that messages do not take: for connections that come and go, which must not be lost.
+const RESERVED: usize = 64;
 /// Bytes that may wait.
 const QUEUE_BYTES: usize = 64 << 20;
 /// Pauses between attempts to reach a publisher grow between these bounds.
@@ -43,6 +46,8 @@ pub(super) struct Receiver {
     pub(super) sockets: watch::Sender<Sockets>,
     /// Asked before every attempt to connect: an engine that starts again may have other ports.
     pub(super) discovery: Option<Discovery>,
+    /// The replay socket that the configuration names, for engines that do not say where theirs is.
+    pub(super) replay: Option<Endpoint>,
     pub(super) bind: bool,
     pub(super) queue: mpsc::Sender<Incoming>,
     pub(super) load: Arc<Load>,
@@ -82,7 +87,8 @@ impl Receiver {
     async fn discover(&self) {
         let Some(discovery) = &self.discovery else { return };
         match discovery.ask().await {
-            Ok(found) => {
+            Ok(mut found) => {
+                found.replay = found.replay.or_else(|| self.replay.clone());
                 self.sockets.send_if_modified(|sockets| {
                     let is_new = *sockets != found;
                     if is_new {
@@ -100,13 +106,14 @@ impl Receiver {
     fn offer(&self, message: Message) {
         let bytes = size(&message);
         let fits = self.load.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
+        let fits = fits && self.queue.capacity() > RESERVED;
         if !fits || self.queue.try_send(Incoming::Message(message)).is_err() {
             self.load.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.load.shed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Queues what must not be lost. Rare, and only while no message waits to be received.
+    /// Queues what must not be lost. Rare: there is room for it, and nothing here waits.
     async fn tell(&self, incoming: Incoming) {
         let _ = self.queue.send(incoming).await;
     }

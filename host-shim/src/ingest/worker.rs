@@ -28,7 +28,8 @@ const REPLAY_QUEUE: usize = 8;
 const REPLAY_IDLE: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(100);
 
-/// Starts the tasks of the source of `holder`, whose engine may hash with one of `hash_seeds`. `process_started` says when its engine process started, Unix seconds.
+/// Starts the tasks of the source of `holder`, whose engine may hash with one of `hash_seeds`. `process_started` says when
+/// its engine process started, Unix seconds.
 pub(super) fn start(
     tasks: &mut JoinSet<()>,
     id: ReplicaId,
@@ -48,7 +49,7 @@ pub(super) fn start(
             .inspect_err(|error| tracing::error!(replica = holder.replica.id, %error, "no discovery"))
             .ok()
     });
-    let (sockets, found) = watch::channel(Sockets { events: endpoint, replay });
+    let (sockets, found) = watch::channel(Sockets { events: endpoint, replay: replay.clone() });
     let transport: Arc<dyn Transport> = Arc::new(Zmtp);
     let (queue, incoming) = mpsc::channel(QUEUE_MESSAGES);
     let load = Arc::new(Load::default());
@@ -56,6 +57,7 @@ pub(super) fn start(
         transport: transport.clone(),
         sockets,
         discovery: discovery.flatten(),
+        replay,
         bind: events.mode == EventsMode::Bind,
         queue,
         load: load.clone(),
